@@ -1,0 +1,1 @@
+//! How many replicas, on which devices, started and supervised.

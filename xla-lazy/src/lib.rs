@@ -1,0 +1,1 @@
+//! Lazy tensors: recording, lowering to StableHLO, caching, syncing and autograd.

@@ -1,0 +1,1 @@
+//! Modules, losses, optimizers, data-parallel training and data loading.

@@ -1,0 +1,1 @@
+//! XLA for Rust.
