@@ -1,0 +1,61 @@
+//! Modules one after the other.
+
+use crate::{Module, Visitor};
+use xla_core::Result;
+use xla_lazy::Tensor;
+
+/// Applies modules in the order in which they were added; their names are `0`, `1`, ….
+///
+/// ```no_run
+/// use xla_nn::{Linear, Module, Relu, Sequential};
+/// let model = Sequential::new()
+///     .add(Linear::new(784, 128, ())?)
+///     .add(Relu)
+///     .add(Linear::new(128, 10, ())?);
+/// assert_eq!(model.named_parameters()[2].0, "2.weight");
+/// # Ok::<(), xla_core::Error>(())
+/// ```
+#[derive(Default)]
+pub struct Sequential(Vec<Box<dyn Module>>);
+
+impl Sequential {
+    /// No module yet: the identity.
+    pub fn new() -> Self {
+        Sequential::default()
+    }
+
+    /// With one more module at the end.
+    #[must_use]
+    #[allow(clippy::should_implement_trait)] // not the `+` of two sequences
+    pub fn add(mut self, module: impl Module + 'static) -> Self {
+        self.0.push(Box::new(module));
+        self
+    }
+
+    /// Number of modules.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is no module.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Module for Sequential {
+    #[track_caller]
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let mut value = input.clone();
+        for module in &self.0 {
+            value = module.forward(&value)?;
+        }
+        Ok(value)
+    }
+
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        for (i, module) in self.0.iter().enumerate() {
+            visitor.module(&i.to_string(), &**module);
+        }
+    }
+}
