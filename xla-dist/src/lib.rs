@@ -1,1 +1,3 @@
-//! Process groups and collectives recorded as operators.
+//! dist
+#![forbid(unsafe_code)]
+mod gang;

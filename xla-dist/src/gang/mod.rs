@@ -1,0 +1,336 @@
+//! The replicas of one process that run programs with collectives together.
+//!
+//! XLA ends the whole process when one replica of a collective does not come. So members meet
+//! before each such program, twice: [`Gang::settle`] agrees on what to run, and [`Gang::vote`],
+//! after everything that can fail, that all are about to. Whoever waits does so in the launch
+//! ([`Launch::wait_until`]), so a replica that returns or fails wakes all of them at once.
+
+mod agree;
+
+use agree::{Agreement, agree};
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use xla_core::{Error, Result};
+use xla_lazy::gang::{Gang, Proposal, Settlement};
+use xla_runtime::context::{Launch, Standing};
+
+/// The exit code of a process whose collectives neither completed nor could be cancelled within
+/// the deadline: `EX_TEMPFAIL`, worth another try.
+pub const OVERDUE_EXIT_CODE: i32 = 75;
+
+/// What errors call the thing that members wait for.
+const WAITED_FOR: &str = "a collective";
+
+/// One member's handle on the gang of thread replicas.
+pub(crate) struct ThreadGang {
+    shared: Arc<Shared>,
+    member: usize,
+}
+
+/// What the members of a gang share.
+pub(crate) struct Shared {
+    launch: Arc<Launch>,
+    ranks: Vec<usize>,
+    devices: Vec<usize>,
+    room: Mutex<Room>,
+}
+
+/// What a member is doing, for the report of [`Gang::overdue`].
+#[derive(Debug, Clone, Copy)]
+enum Doing {
+    Recording,
+    Proposed(usize),
+    Preparing,
+    Ready,
+    Launched(i32),
+}
+
+impl fmt::Display for Doing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Doing::Recording => f.write_str("has not come to a collective"),
+            Doing::Proposed(n) => write!(f, "waits for the others with {n} operator(s) pending"),
+            Doing::Preparing => f.write_str("prepares the program"),
+            Doing::Ready => f.write_str("is ready and waits for the others"),
+            Doing::Launched(id) => write!(f, "has started launch {id}"),
+        }
+    }
+}
+
+/// Where the members meet. Invariants: a member has at most one of a question and an answer in
+/// each phase; when all have asked, the questions are taken and answered under one lock.
+struct Room {
+    proposals: Vec<Option<Arc<dyn Proposal>>>,
+    settlements: Vec<Option<Result<Settlement>>>,
+    votes: Vec<Option<Result<()>>>,
+    launches: Vec<Option<Result<i32>>>,
+    doing: Vec<Doing>,
+    /// Why the gang cannot go on. It stays: after a failure members no longer stand at the same
+    /// place, and a later collective would pair what does not belong together.
+    broken: Option<Error>,
+}
+
+impl Room {
+    fn new(size: usize) -> Self {
+        fn none<T>(size: usize) -> Vec<Option<T>> {
+            std::iter::repeat_with(|| None).take(size).collect()
+        }
+        Room {
+            proposals: none(size),
+            settlements: none(size),
+            votes: none(size),
+            launches: none(size),
+            doing: vec![Doing::Recording; size],
+            broken: None,
+        }
+    }
+
+    /// Answers the settle phase once all have proposed. True if somebody has to be woken.
+    fn settle(&mut self, ranks: &[usize]) -> bool {
+        let Some(proposals) = self.proposals.iter().cloned().collect::<Option<Vec<_>>>() else {
+            return false;
+        };
+        match agree(&proposals, ranks) {
+            Agreement::Run(settlement) => {
+                self.proposals.fill(None);
+                self.settlements.fill(Some(Ok(settlement)));
+                self.doing.fill(Doing::Preparing);
+            }
+            Agreement::Align(steps) => {
+                for (member, step) in steps.into_iter().enumerate() {
+                    if let Some(len) = step {
+                        self.proposals[member] = None;
+                        self.settlements[member] = Some(Ok(Settlement::FlushFirst { len }));
+                        self.doing[member] = Doing::Preparing;
+                    }
+                }
+            }
+            Agreement::Diverged(error) => self.fail(error),
+        }
+        true
+    }
+
+    /// Answers the voting phase once all have voted. True if somebody has to be woken.
+    fn count(&mut self, ranks: &[usize]) -> bool {
+        if self.votes.iter().any(Option::is_none) {
+            return false;
+        }
+        let votes: Vec<Result<()>> = self.votes.iter_mut().filter_map(Option::take).collect();
+        let refused = votes.iter().zip(ranks).find_map(|(vote, rank)| {
+            let error = vote.as_ref().err()?;
+            Some(Error::ReplicaFailed {
+                rank: *rank,
+                message: error.to_string(),
+            })
+        });
+        match refused {
+            None => {
+                let id = fresh_launch_id();
+                self.launches.fill(Some(Ok(id)));
+                self.doing.fill(Doing::Launched(id));
+            }
+            Some(error) => {
+                for (answer, vote) in self.launches.iter_mut().zip(votes) {
+                    *answer = Some(Err(vote.err().unwrap_or_else(|| error.clone())));
+                }
+                self.fail(error);
+            }
+        }
+        true
+    }
+
+    /// Ends the gang; the first reason stays.
+    fn fail(&mut self, error: Error) {
+        self.proposals.fill(None);
+        self.votes.fill_with(|| None);
+        self.broken.get_or_insert(error);
+    }
+}
+
+/// Not zero, and different from those of all launches still in flight.
+fn fresh_launch_id() -> i32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    (NEXT.fetch_add(1, Ordering::Relaxed) % i32::MAX as u32) as i32 + 1
+}
+
+impl Shared {
+    /// The gang of these replicas of a launch: global ranks and device ordinals, in member order.
+    pub(crate) fn new(launch: Arc<Launch>, ranks: Vec<usize>, devices: Vec<usize>) -> Arc<Self> {
+        let room = Mutex::new(Room::new(ranks.len()));
+        Arc::new(Shared {
+            launch,
+            ranks,
+            devices,
+            room,
+        })
+    }
+
+    fn room(&self) -> MutexGuard<'_, Room> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for `answers(room)[member]`. `asked` tells which members have come.
+    fn wait<T>(
+        &self,
+        member: usize,
+        answers: fn(&mut Room) -> &mut Vec<Option<Result<T>>>,
+        asked: fn(&Room, usize) -> bool,
+    ) -> Result<T> {
+        let waited = self.launch.wait_until(WAITED_FOR, |standings| {
+            let mut room = self.room();
+            if let Some(answer) = answers(&mut room)[member].take() {
+                return Some(answer);
+            }
+            if room.broken.is_none()
+                && let Some(error) = self.gone(standings, |m| asked(&room, m))
+            {
+                room.fail(error);
+            }
+            room.broken.clone().map(Err)
+        });
+        waited.unwrap_or_else(|timeout| {
+            let mut room = self.room();
+            if let Some(answer) = answers(&mut room)[member].take() {
+                return answer;
+            }
+            let missing: Vec<usize> = (0..self.ranks.len())
+                .filter(|m| !asked(&room, *m))
+                .map(|m| self.ranks[m])
+                .collect();
+            room.fail(match timeout {
+                Error::Deadline { after, advice, .. } => Error::Deadline {
+                    what: format!("{WAITED_FOR} that rank(s) {missing:?} did not come to"),
+                    after,
+                    advice,
+                },
+                other => other,
+            });
+            let error = room.broken.clone();
+            drop(room);
+            self.launch.notify();
+            Err(error.unwrap_or(Error::Internal {
+                what: "gang",
+                expected: "a reason".into(),
+            }))
+        })
+    }
+
+    /// The error of the first member that ended without having come.
+    fn gone(&self, standings: &[Standing], asked: impl Fn(usize) -> bool) -> Option<Error> {
+        let absent = (0..self.ranks.len())
+            .filter(|m| !asked(*m))
+            .map(|m| self.ranks[m]);
+        absent
+            .into_iter()
+            .find_map(|rank| match standings.get(rank)? {
+                Standing::Running => None,
+                Standing::Left => Some(Error::ReplicaLeft {
+                    what: WAITED_FOR.into(),
+                    rank,
+                }),
+                Standing::Failed(message) => Some(Error::ReplicaFailed {
+                    rank,
+                    message: message.clone(),
+                }),
+            })
+    }
+}
+
+impl ThreadGang {
+    /// The handle of one member (its position, not its rank).
+    pub(crate) fn new(shared: Arc<Shared>, member: usize) -> Self {
+        ThreadGang { shared, member }
+    }
+}
+
+impl Gang for ThreadGang {
+    fn devices(&self) -> &[usize] {
+        &self.shared.devices
+    }
+
+    fn settle(&self, proposal: Arc<dyn Proposal>) -> Result<Settlement> {
+        let mut room = self.shared.room();
+        if let Some(error) = &room.broken {
+            return Err(error.clone());
+        }
+        if room.votes.iter().any(Option::is_some) || room.proposals[self.member].is_some() {
+            room.fail(Error::Internal {
+                what: "gang",
+                expected: "a vote after settling".into(),
+            });
+        } else {
+            room.doing[self.member] = Doing::Proposed(proposal.len());
+            room.proposals[self.member] = Some(proposal);
+            if !room.settle(&self.shared.ranks) {
+                drop(room);
+                return self.wait_settled();
+            }
+        }
+        drop(room);
+        self.shared.launch.notify();
+        self.wait_settled()
+    }
+
+    fn vote(&self, ready: Result<()>) -> Result<i32> {
+        let mut room = self.shared.room();
+        if let Some(error) = &room.broken {
+            return Err(ready.err().unwrap_or_else(|| error.clone()));
+        }
+        if room.proposals.iter().any(Option::is_some) || room.votes[self.member].is_some() {
+            room.fail(Error::Internal {
+                what: "gang",
+                expected: "settling before a vote".into(),
+            });
+        } else {
+            room.doing[self.member] = Doing::Ready;
+            room.votes[self.member] = Some(ready);
+            if !room.count(&self.shared.ranks) {
+                drop(room);
+                return self.wait_launched();
+            }
+        }
+        drop(room);
+        self.shared.launch.notify();
+        self.wait_launched()
+    }
+
+    fn overdue(&self, what: &str) -> ! {
+        eprintln!(
+            "{what} did not finish within {:?}; collectives cannot be cancelled, so the process \
+             ends with exit code {OVERDUE_EXIT_CODE}. The replicas:",
+            self.shared.launch.deadline()
+        );
+        let standings = self.shared.launch.standings();
+        let doing = self.shared.room().doing.clone();
+        for (rank, doing) in self.shared.ranks.iter().zip(doing) {
+            match standings.get(*rank) {
+                Some(Standing::Failed(message)) => eprintln!("  rank {rank} failed: {message}"),
+                Some(Standing::Left) => eprintln!("  rank {rank} has returned"),
+                _ => eprintln!("  rank {rank} {doing}"),
+            }
+        }
+        std::process::exit(OVERDUE_EXIT_CODE)
+    }
+}
+
+impl ThreadGang {
+    fn wait_settled(&self) -> Result<Settlement> {
+        self.shared.wait(
+            self.member,
+            |room| &mut room.settlements,
+            |room, m| room.proposals[m].is_some() || room.settlements[m].is_some(),
+        )
+    }
+
+    fn wait_launched(&self) -> Result<i32> {
+        self.shared.wait(
+            self.member,
+            |room| &mut room.launches,
+            |room, m| room.votes[m].is_some() || room.launches[m].is_some(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;
