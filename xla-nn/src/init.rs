@@ -43,8 +43,12 @@ pub fn kaiming_uniform(
 ) -> Result<Tensor> {
     let shape = shape.into_shape("init::kaiming_uniform")?;
     let Some((_, inputs)) = shape.split_first().filter(|(_, inputs)| !inputs.is_empty()) else {
-        return Err(Error::shape("init::kaiming_uniform", "a shape of at least two axes", &shape)
-            .at(std::panic::Location::caller()));
+        return Err(Error::shape(
+            "init::kaiming_uniform",
+            "a shape of at least two axes",
+            &shape,
+        )
+        .at(std::panic::Location::caller()));
     };
     let bound = kaiming_bound(inputs.iter().product(), a);
     uniform(&shape, -bound, bound, options)

@@ -25,7 +25,10 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
         return Err(Error::shape(OP, "logits of shape [batch, classes]", logits.shape()).at(here));
     };
     if labels.dims() != [batch] {
-        let expected = format!("labels of shape [{batch}] for logits of shape {}", logits.shape());
+        let expected = format!(
+            "labels of shape [{batch}] for logits of shape {}",
+            logits.shape()
+        );
         return Err(Error::shape(OP, expected, labels.shape()).at(here));
     }
     if !logits.dtype().is_float() {
@@ -36,9 +39,13 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     }
     let picked = logits.log_softmax(1)?.gather(1, &labels.unsqueeze(1)?);
     let picked = picked.map_err(|error| match error {
-        Error::IndexOutOfRange { index, .. } => {
-            Error::IndexOutOfRange { op: OP, index, axis: 1, size: classes, at: here.into() }
-        }
+        Error::IndexOutOfRange { index, .. } => Error::IndexOutOfRange {
+            op: OP,
+            index,
+            axis: 1,
+            size: classes,
+            at: here.into(),
+        },
         other => other,
     })?;
     picked.mean((), false)?.neg()

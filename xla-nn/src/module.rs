@@ -63,7 +63,10 @@ pub trait Module: Send + Sync {
 
     /// Every parameter once, in the order visited: what an optimizer takes.
     fn parameters(&self) -> Vec<Tensor> {
-        self.named_parameters().into_iter().map(|(_, tensor)| tensor).collect()
+        self.named_parameters()
+            .into_iter()
+            .map(|(_, tensor)| tensor)
+            .collect()
     }
 
     /// Switches every module inside between training (`true`) and evaluation. Modules are made in
@@ -95,12 +98,17 @@ enum Item<'a> {
 
 impl<'a> Visitor<'a> {
     fn new(sink: &'a mut dyn FnMut(Item<'_>)) -> Self {
-        Visitor { path: String::new(), sink }
+        Visitor {
+            path: String::new(),
+            sink,
+        }
     }
 
     /// A parameter under this name.
     pub fn parameter(&mut self, name: &str, tensor: &Tensor) {
-        self.within(name, |visitor| (visitor.sink)(Item::Parameter(&visitor.path, tensor)));
+        self.within(name, |visitor| {
+            (visitor.sink)(Item::Parameter(&visitor.path, tensor))
+        });
     }
 
     /// A module under this name, with everything in it.

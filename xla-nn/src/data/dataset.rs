@@ -79,7 +79,11 @@ impl TensorDataset {
     #[track_caller]
     pub fn new(samples: Literal, targets: Literal) -> Result<Self> {
         match (samples.shape().first(), targets.shape().first()) {
-            (Some(&len), Some(other)) if len == *other => Ok(TensorDataset { samples, targets, len }),
+            (Some(&len), Some(other)) if len == *other => Ok(TensorDataset {
+                samples,
+                targets,
+                len,
+            }),
             _ => Err(Error::ShapeMismatch {
                 op: "TensorDataset::new",
                 expected: "two arrays with first axes of equal length".into(),
@@ -129,15 +133,27 @@ impl IdxDataset {
         };
         let images = read_idx(images_path)?;
         if images.dtype() != DType::U8 || images.shape().rank() < 2 {
-            return Err(malformed(images_path, "u8 images of rank 2 or more".into(), &images));
+            return Err(malformed(
+                images_path,
+                "u8 images of rank 2 or more".into(),
+                &images,
+            ));
         }
         let labels = read_idx(labels_path)?;
         let count = images.shape()[0];
         if labels.dtype() != DType::U8 || labels.shape().dims() != [count] {
-            let expected = format!("{count} u8 labels, one for each image of {}", images_path.display());
+            let expected = format!(
+                "{count} u8 labels, one for each image of {}",
+                images_path.display()
+            );
             return Err(malformed(labels_path, expected, &labels));
         }
-        Ok(IdxDataset { images, labels, mean: 0.0, std: 1.0 })
+        Ok(IdxDataset {
+            images,
+            labels,
+            mean: 0.0,
+            std: 1.0,
+        })
     }
 
     /// Pixels become `(pixel - mean) / std`, where `pixel` is in `0.0..=1.0`. Customary for MNIST:
@@ -162,10 +178,15 @@ impl Dataset for IdxDataset {
         check_index("IdxDataset::get", index, self.len())?;
         let shape = self.image_shape();
         let pixels = &self.images.bytes()[index * shape.numel()..][..shape.numel()];
-        let (scale, shift) = (1.0 / (255.0 * self.std), self.mean / self.std);
-        let image = pixels.iter().map(|p| f32::from(*p) * scale - shift).collect();
+        let image = pixels
+            .iter()
+            .map(|p| (f32::from(*p) / 255.0 - self.mean) / self.std)
+            .collect();
         let label = i64::from(self.labels.bytes()[index]);
-        Ok((Literal::from_vec::<f32>(image, shape)?, Literal::scalar(label)))
+        Ok((
+            Literal::from_vec::<f32>(image, shape)?,
+            Literal::scalar(label),
+        ))
     }
 }
 
@@ -203,14 +224,27 @@ pub(crate) fn stack<'a>(
 ) -> Result<Literal> {
     let count = items.len();
     let Some(first) = items.clone().next() else {
-        return Err(Error::argument("DataLoader", what, "at least one sample a batch", "none"));
+        return Err(Error::argument(
+            "DataLoader",
+            what,
+            "at least one sample a batch",
+            "none",
+        ));
     };
     for item in items.clone() {
         if item.dtype() != first.dtype() {
-            return Err(Error::dtype("DataLoader", format!("{what} all of dtype {}", first.dtype()), item.dtype()));
+            return Err(Error::dtype(
+                "DataLoader",
+                format!("{what} all of dtype {}", first.dtype()),
+                item.dtype(),
+            ));
         }
         if item.shape() != first.shape() {
-            return Err(Error::shape("DataLoader", format!("{what} all of shape {}", first.shape()), item.shape()));
+            return Err(Error::shape(
+                "DataLoader",
+                format!("{what} all of shape {}", first.shape()),
+                item.shape(),
+            ));
         }
     }
     let mut dims = vec![count];
@@ -261,7 +295,11 @@ mod tests {
     #[test]
     fn files_that_do_not_match_are_an_error() {
         let images = idx(&[2, 1, 2], &[0, 255, 51, 102]);
-        for labels in [idx(&[3], &[1, 2, 3]), idx(&[1], &[1]), idx(&[2, 1], &[1, 2])] {
+        for labels in [
+            idx(&[3], &[1, 2, 3]),
+            idx(&[1], &[1]),
+            idx(&[2, 1], &[1, 2]),
+        ] {
             let error = open(&images, &labels).unwrap_err();
             assert!(matches!(&error, Error::FileFormat { path, .. } if path.ends_with("labels")));
         }
@@ -274,9 +312,19 @@ mod tests {
     fn an_index_beyond_the_end_is_an_error() {
         let one = Literal::from_vec(vec![1.0f32], [1]).unwrap();
         let data = TensorDataset::new(one.clone(), one.clone()).unwrap();
-        assert!(matches!(data.get(1), Err(Error::IndexOutOfRange { index: 1, size: 1, .. })));
+        assert!(matches!(
+            data.get(1),
+            Err(Error::IndexOutOfRange {
+                index: 1,
+                size: 1,
+                ..
+            })
+        ));
         let two = Literal::from_vec(vec![1.0f32, 2.0], [2]).unwrap();
-        assert!(matches!(TensorDataset::new(one, two.clone()), Err(Error::ShapeMismatch { .. })));
+        assert!(matches!(
+            TensorDataset::new(one, two.clone()),
+            Err(Error::ShapeMismatch { .. })
+        ));
         assert!(TensorDataset::new(Literal::scalar(1.0f32), two).is_err());
     }
 
@@ -291,6 +339,9 @@ mod tests {
         let error = stack("samples", [&a, &long].into_iter()).unwrap_err();
         assert!(error.to_string().contains("[3]"), "{error}");
         let float = Literal::from_vec(vec![1f32, 2.0], [2]).unwrap();
-        assert!(matches!(stack("targets", [&a, &float].into_iter()), Err(Error::DTypeMismatch { .. })));
+        assert!(matches!(
+            stack("targets", [&a, &float].into_iter()),
+            Err(Error::DTypeMismatch { .. })
+        ));
     }
 }

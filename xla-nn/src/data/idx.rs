@@ -39,7 +39,9 @@ fn read(path: &Path, input: &mut dyn Read) -> Result<Literal> {
         got,
     };
     let failed = |what: &str, error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::UnexpectedEof => malformed(what.to_owned(), "a file that ends early".into()),
+        std::io::ErrorKind::UnexpectedEof => {
+            malformed(what.to_owned(), "a file that ends early".into())
+        }
         std::io::ErrorKind::InvalidData | std::io::ErrorKind::InvalidInput => {
             malformed(what.to_owned(), format!("a damaged gzip stream ({error})"))
         }
@@ -126,7 +128,11 @@ mod tests {
     fn expect_malformed(bytes: &[u8], expected: &str, got: &str) {
         let (_folder, path) = file("digits", bytes);
         match read_idx(&path) {
-            Err(Error::FileFormat { path: named, expected: e, got: g }) => {
+            Err(Error::FileFormat {
+                path: named,
+                expected: e,
+                got: g,
+            }) => {
                 assert_eq!(named, path);
                 assert!(e.contains(expected), "{e}");
                 assert!(g.contains(got), "{g}");
@@ -149,7 +155,12 @@ mod tests {
 
     #[test]
     fn wide_elements_are_big_endian() {
-        let (_folder, path) = file("i32", &[0, 0, 0x0c, 1, 0, 0, 0, 2, 0, 0, 1, 2, 0xff, 0xff, 0xff, 0xfe]);
+        let (_folder, path) = file(
+            "i32",
+            &[
+                0, 0, 0x0c, 1, 0, 0, 0, 2, 0, 0, 1, 2, 0xff, 0xff, 0xff, 0xfe,
+            ],
+        );
         assert_eq!(read_idx(&path).unwrap().to_vec::<i32>().unwrap(), [258, -2]);
         let (_folder, path) = file("f32", &[0, 0, 0x0d, 1, 0, 0, 0, 1, 0x3f, 0xc0, 0, 0]);
         assert_eq!(read_idx(&path).unwrap().to_vec::<f32>().unwrap(), [1.5]);

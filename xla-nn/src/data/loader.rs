@@ -79,7 +79,10 @@ impl DataLoader {
     /// A random order, another one each epoch. Replicas must give the same seed.
     #[must_use]
     pub fn shuffle(self, seed: u64) -> Self {
-        DataLoader { seed: Some(seed), ..self }
+        DataLoader {
+            seed: Some(seed),
+            ..self
+        }
     }
 
     /// Leaves out the last batch when it would be smaller than the others.
@@ -92,20 +95,30 @@ impl DataLoader {
     /// every replica gets equally many samples.
     #[must_use]
     pub fn sampler(self, rank: usize, world_size: usize) -> Self {
-        DataLoader { rank, world_size, ..self }
+        DataLoader {
+            rank,
+            world_size,
+            ..self
+        }
     }
 
     /// Uploads to this device instead of the replica's own.
     #[must_use]
     pub fn device(self, device: &Device) -> Self {
-        DataLoader { device: Some(*device), ..self }
+        DataLoader {
+            device: Some(*device),
+            ..self
+        }
     }
 
     /// How many batches may be ready before they are asked for: 2 unless set. Each takes memory on
     /// the device.
     #[must_use]
     pub fn prefetch(self, batches: usize) -> Self {
-        DataLoader { prefetch: batches, ..self }
+        DataLoader {
+            prefetch: batches,
+            ..self
+        }
     }
 
     /// Which epoch the next iteration is: it chooses the random order. Replicas must agree on it.
@@ -133,7 +146,10 @@ impl DataLoader {
     pub fn iter(&self) -> Batches {
         match self.start() {
             Ok(batches) => batches,
-            Err(error) => Batches { state: State::Failed(error), remaining: 0 },
+            Err(error) => Batches {
+                state: State::Failed(error),
+                remaining: 0,
+            },
         }
     }
 
@@ -188,7 +204,15 @@ impl DataLoader {
                 producer.run(&context);
             })
             .map_err(|e| Error::io("the data loader's thread", e))?;
-        Ok(Batches { state: State::Running(Running { receiver, ended, stop, deadline }), remaining })
+        Ok(Batches {
+            state: State::Running(Running {
+                receiver,
+                ended,
+                stop,
+                deadline,
+            }),
+            remaining,
+        })
     }
 }
 
@@ -231,19 +255,26 @@ impl Iterator for Batches {
             State::Failed(error) => return Some(Err(error)),
             State::Running(_) | State::Done => return None,
         };
-        let received = running.receiver.recv_timeout(running.deadline).unwrap_or_else(|error| {
-            let (what, advice) = match error {
-                RecvTimeoutError::Timeout => (
-                    "reading a batch of the data loader",
-                    "; Dataset::get may be stuck, or set a longer deadline",
-                ),
-                RecvTimeoutError::Disconnected => (
-                    "taking a batch from the data loader",
-                    "; its thread gave up waiting for the loop to take the next batch",
-                ),
-            };
-            Err(Error::Deadline { what: what.into(), after: running.deadline, advice })
-        });
+        let received = running
+            .receiver
+            .recv_timeout(running.deadline)
+            .unwrap_or_else(|error| {
+                let (what, advice) = match error {
+                    RecvTimeoutError::Timeout => (
+                        "reading a batch of the data loader",
+                        "; Dataset::get may be stuck, or set a longer deadline",
+                    ),
+                    RecvTimeoutError::Disconnected => (
+                        "taking a batch from the data loader",
+                        "; its thread gave up waiting for the loop to take the next batch",
+                    ),
+                };
+                Err(Error::Deadline {
+                    what: what.into(),
+                    after: running.deadline,
+                    advice,
+                })
+            });
         if received.is_ok() {
             self.remaining -= 1;
             self.state = State::Running(running);
@@ -266,7 +297,10 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         // A full channel would hold the thread: with no receiver left its send fails at once.
-        drop(std::mem::replace(&mut self.receiver, crossbeam::channel::never()));
+        drop(std::mem::replace(
+            &mut self.receiver,
+            crossbeam::channel::never(),
+        ));
         // Waiting keeps a finished program from leaving while its thread still uploads. Nothing is
         // ever sent, so the only outcomes are "ended" and "still busy with one sample".
         let _: Result<(), RecvTimeoutError> = self.ended.recv_timeout(PATIENCE);
@@ -287,7 +321,9 @@ impl Producer {
     fn run(self, context: &Arc<ReplicaContext>) {
         let _entered = context.enter();
         for indices in &self.batches {
-            let Some(batch) = self.make(indices).transpose() else { return };
+            let Some(batch) = self.make(indices).transpose() else {
+                return;
+            };
             let failed = batch.is_err();
             match self.sender.send_timeout(batch, self.deadline) {
                 Ok(()) if !failed => {}
@@ -309,7 +345,9 @@ impl Producer {
                 false => self.decode(*index).map(Some),
             })
             .collect();
-        let Some(decoded) = decoded? else { return Ok(None) };
+        let Some(decoded) = decoded? else {
+            return Ok(None);
+        };
         let samples = stack("samples", decoded.iter().map(|s| &s.0))?;
         let targets = stack("targets", decoded.iter().map(|s| &s.1))?;
         let upload = || -> Result<(Tensor, Tensor)> {
@@ -338,6 +376,8 @@ impl Producer {
 fn message(panic: &(dyn Any + Send)) -> &str {
     match panic.downcast_ref::<&str>() {
         Some(text) => text,
-        None => panic.downcast_ref::<String>().map_or("without a message", String::as_str),
+        None => panic
+            .downcast_ref::<String>()
+            .map_or("without a message", String::as_str),
     }
 }

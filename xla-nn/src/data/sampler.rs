@@ -27,24 +27,40 @@ pub struct Sampler {
 impl Sampler {
     /// All of `len` samples, in order, on one replica.
     pub fn new(len: usize) -> Self {
-        Sampler { len, seed: None, rank: 0, world_size: 1 }
+        Sampler {
+            len,
+            seed: None,
+            rank: 0,
+            world_size: 1,
+        }
     }
 
     /// A random order, another one each epoch. Replicas must give the same seed.
     #[must_use]
     pub fn shuffle(self, seed: u64) -> Self {
-        Sampler { seed: Some(seed), ..self }
+        Sampler {
+            seed: Some(seed),
+            ..self
+        }
     }
 
     /// The share of replica `rank` of `world_size`. A rank beyond the world gets nothing.
     #[must_use]
     pub fn distributed(self, rank: usize, world_size: usize) -> Self {
-        Sampler { rank, world_size, ..self }
+        Sampler {
+            rank,
+            world_size,
+            ..self
+        }
     }
 
     /// Number of samples this replica sees in an epoch; the same on every replica.
     pub fn samples(&self) -> usize {
-        if self.rank < self.world_size { self.len.div_ceil(self.world_size) } else { 0 }
+        if self.rank < self.world_size {
+            self.len.div_ceil(self.world_size)
+        } else {
+            0
+        }
     }
 
     /// The samples' indices for this epoch, in order.
@@ -106,17 +122,27 @@ mod tests {
         // 29; a shuffle that never leaves an element in place gives 0 for four of them.
         let mut counts = std::collections::HashMap::new();
         for epoch in 0..6000 {
-            *counts.entry(Sampler::new(3).shuffle(1).order(epoch)).or_insert(0) += 1;
+            *counts
+                .entry(Sampler::new(3).shuffle(1).order(epoch))
+                .or_insert(0) += 1;
         }
         assert_eq!(counts.len(), 6);
-        assert!(counts.values().all(|c| (850..1150).contains(c)), "{counts:?}");
+        assert!(
+            counts.values().all(|c| (850..1150).contains(c)),
+            "{counts:?}"
+        );
     }
 
     #[test]
     fn shares_cover_the_dataset_and_are_equally_long() {
         for (len, world_size) in [(10, 4), (8, 4), (3, 8), (1, 4), (0, 4), (2000, 3)] {
             let shares: Vec<Vec<usize>> = (0..world_size)
-                .map(|rank| Sampler::new(len).shuffle(3).distributed(rank, world_size).order(2))
+                .map(|rank| {
+                    Sampler::new(len)
+                        .shuffle(3)
+                        .distributed(rank, world_size)
+                        .order(2)
+                })
                 .collect();
             assert!(shares.iter().all(|s| s.len() == len.div_ceil(world_size)));
             let mut all = sorted(shares.concat());
@@ -128,10 +154,14 @@ mod tests {
     #[test]
     fn batches_of_all_ranks_make_the_batches_of_one() {
         let whole = Sampler::new(24).shuffle(5).order(1);
-        let shares: Vec<Vec<usize>> =
-            (0..4).map(|rank| Sampler::new(24).shuffle(5).distributed(rank, 4).order(1)).collect();
+        let shares: Vec<Vec<usize>> = (0..4)
+            .map(|rank| Sampler::new(24).shuffle(5).distributed(rank, 4).order(1))
+            .collect();
         for step in 0..3 {
-            let together = shares.iter().flat_map(|s| s[step * 2..][..2].to_vec()).collect();
+            let together = shares
+                .iter()
+                .flat_map(|s| s[step * 2..][..2].to_vec())
+                .collect();
             assert_eq!(sorted(together), sorted(whole[step * 8..][..8].to_vec()));
         }
     }

@@ -25,9 +25,16 @@ impl Linear {
     pub fn new(inputs: usize, outputs: usize, options: impl Into<TensorOptions>) -> Result<Self> {
         let options = options.into();
         let linear = Linear::without_bias(inputs, outputs, options.clone())?;
-        let bound = if inputs == 0 { 0.0 } else { 1.0 / (inputs as f64).sqrt() };
+        let bound = if inputs == 0 {
+            0.0
+        } else {
+            1.0 / (inputs as f64).sqrt()
+        };
         let bias = init::uniform([outputs], -bound, bound, options)?;
-        Ok(Linear { bias: Some(bias.requires_grad_(true)?), ..linear })
+        Ok(Linear {
+            bias: Some(bias.requires_grad_(true)?),
+            ..linear
+        })
     }
 
     /// As [`Linear::new`], without `b`.
@@ -41,7 +48,10 @@ impl Linear {
         options: impl Into<TensorOptions>,
     ) -> Result<Self> {
         let weight = init::kaiming_uniform([outputs, inputs], 5f64.sqrt(), options)?;
-        Ok(Linear { weight: weight.requires_grad_(true)?, bias: None })
+        Ok(Linear {
+            weight: weight.requires_grad_(true)?,
+            bias: None,
+        })
     }
 
     /// The weight, `[outputs, inputs]`.
@@ -64,8 +74,12 @@ impl Module for Linear {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let inputs = self.weight.dims()[1];
         if input.dims().last() != Some(&inputs) {
-            return Err(Error::shape("linear", format!("an input of shape [.., {inputs}]"), input.shape())
-                .at(std::panic::Location::caller()));
+            return Err(Error::shape(
+                "linear",
+                format!("an input of shape [.., {inputs}]"),
+                input.shape(),
+            )
+            .at(std::panic::Location::caller()));
         }
         let product = input.matmul(&self.weight.t()?)?;
         match &self.bias {

@@ -51,7 +51,10 @@ impl Sgd {
         Sgd {
             slots: parameters
                 .into_iter()
-                .map(|parameter| Slot { parameter, momentum: None })
+                .map(|parameter| Slot {
+                    parameter,
+                    momentum: None,
+                })
                 .collect(),
             lr,
             momentum: 0.0,
@@ -76,7 +79,10 @@ impl Sgd {
     /// The factor of the penalty `weight_decay / 2 · |p|²`: 0 unless set.
     #[must_use]
     pub fn weight_decay(self, weight_decay: f64) -> Self {
-        Sgd { weight_decay, ..self }
+        Sgd {
+            weight_decay,
+            ..self
+        }
     }
 
     /// Whether to look ahead by Nesterov's rule. It needs momentum, and no dampening.
@@ -126,7 +132,12 @@ impl Sgd {
         ];
         for (name, rate) in rates {
             if !(rate.is_finite() && rate >= 0.0) {
-                return Err(Error::argument("Sgd::step", name, "a finite number of at least 0", rate));
+                return Err(Error::argument(
+                    "Sgd::step",
+                    name,
+                    "a finite number of at least 0",
+                    rate,
+                ));
             }
         }
         if self.nesterov && (self.momentum == 0.0 || self.dampening != 0.0) {
@@ -142,8 +153,13 @@ impl Sgd {
 
     #[track_caller]
     fn update(&mut self, slot: usize) -> Result<()> {
-        let Slot { parameter, momentum } = &mut self.slots[slot];
-        let Some(mut gradient) = parameter.grad() else { return Ok(()) };
+        let Slot {
+            parameter,
+            momentum,
+        } = &mut self.slots[slot];
+        let Some(mut gradient) = parameter.grad() else {
+            return Ok(());
+        };
         if self.weight_decay != 0.0 {
             gradient = gradient.add(&parameter.mul(self.weight_decay)?)?;
         }
@@ -155,7 +171,8 @@ impl Sgd {
                 }
                 None => {
                     // A copy: the gradient's own storage may be written to by the next backward pass.
-                    let buffer = Tensor::zeros(gradient.shape(), (gradient.dtype(), gradient.device()))?;
+                    let buffer =
+                        Tensor::zeros(gradient.shape(), (gradient.dtype(), gradient.device()))?;
                     momentum.insert(buffer.copy_(&gradient)?).clone()
                 }
             };
