@@ -1,3 +1,63 @@
-//! dist
+//! Process groups and collectives: how the replicas of a program communicate.
+//!
+//! ```
+//! use xla_dist::{self as dist, ReduceOp};
+//! use xla_lazy::Tensor;
+//!
+//! dist::init_process_group("xla", "xla://")?;
+//! let x = Tensor::from_slice(&[1.0_f32, 2.0], [2], ())?;
+//! let mean = dist::all_reduce(&x, ReduceOp::Mean)?;
+//! # assert_eq!(dist::get_world_size()?, 1);
+//! # dist::destroy_process_group()?;
+//! # drop(mean);
+//! # Ok::<(), xla_core::Error>(())
+//! ```
+//!
+//! A collective is an operator of the program, compiled with what surrounds it, so the compiler
+//! can fuse it and overlap it with computation. Nothing is communicated when [`all_reduce`]
+//! returns: it records, like any operator, and the next sync (or read) executes.
+//!
+//! XLA ends the process when a replica that takes part in a collective never comes. So before a
+//! program with collectives runs, its replicas meet and compare what they are about to run. A rank
+//! whose program differs, that has returned, that failed, or that does not come before the
+//! deadline is an error on every rank that waits for it. It is no error when one rank reads a
+//! value, or keeps one, that the others do not: they settle on what all have recorded.
+//!
+//! Not for point-to-point messages or for host data: values travel as tensors, in programs that
+//! every rank records.
 #![forbid(unsafe_code)]
+
 mod gang;
+mod group;
+mod ops;
+
+pub use gang::OVERDUE_EXIT_CODE;
+pub use group::{
+    ProcessGroup, destroy_process_group, get_rank, get_world_size, init_process_group,
+    is_initialized,
+};
+pub use ops::{AllReduceOptions, ReduceOp, all_reduce, all_reduce_, all_reduce_many, broadcast};
+
+use xla_core::{DType, Result};
+use xla_lazy::Tensor;
+
+/// Waits until every rank has come here and everything recorded before is computed.
+///
+/// # Errors
+/// As [`all_reduce`], and the error of an earlier step that failed.
+#[track_caller]
+pub fn barrier() -> Result<()> {
+    let group = group::current("barrier")?;
+    let token = Tensor::zeros((), (DType::I32, group.device()))?;
+    // Held until the sync, so that it is a value somebody needs.
+    let _all = ops::all_reduce_in(&group, &token, ReduceOp::Sum)?;
+    xla_lazy::sync()?.wait()
+}
+
+/// The calling replica's default process group.
+///
+/// # Errors
+/// [`xla_core::Error::ProcessGroup`] when there is none.
+pub fn default_group() -> Result<std::sync::Arc<ProcessGroup>> {
+    group::current("default_group")
+}

@@ -183,7 +183,7 @@ impl Shared {
                 return Some(answer);
             }
             if room.broken.is_none()
-                && let Some(error) = self.gone(standings, |m| asked(&room, m))
+                && let Some(error) = absent(WAITED_FOR, standings, &self.ranks, |m| asked(&room, m))
             {
                 room.fail(error);
             }
@@ -198,14 +198,7 @@ impl Shared {
                 .filter(|m| !asked(&room, *m))
                 .map(|m| self.ranks[m])
                 .collect();
-            room.fail(match timeout {
-                Error::Deadline { after, advice, .. } => Error::Deadline {
-                    what: format!("{WAITED_FOR} that rank(s) {missing:?} did not come to"),
-                    after,
-                    advice,
-                },
-                other => other,
-            });
+            room.fail(named(timeout, WAITED_FOR, missing.into_iter()));
             let error = room.broken.clone();
             drop(room);
             self.launch.notify();
@@ -215,25 +208,44 @@ impl Shared {
             }))
         })
     }
+}
 
-    /// The error of the first member that ended without having come.
-    fn gone(&self, standings: &[Standing], asked: impl Fn(usize) -> bool) -> Option<Error> {
-        let absent = (0..self.ranks.len())
-            .filter(|m| !asked(*m))
-            .map(|m| self.ranks[m]);
-        absent
-            .into_iter()
-            .find_map(|rank| match standings.get(rank)? {
-                Standing::Running => None,
-                Standing::Left => Some(Error::ReplicaLeft {
-                    what: WAITED_FOR.into(),
-                    rank,
-                }),
-                Standing::Failed(message) => Some(Error::ReplicaFailed {
-                    rank,
-                    message: message.clone(),
-                }),
-            })
+/// The error of the first of these ranks that ended without having come to `what`.
+pub(crate) fn absent(
+    what: &str,
+    standings: &[Standing],
+    ranks: &[usize],
+    came: impl Fn(usize) -> bool,
+) -> Option<Error> {
+    ranks
+        .iter()
+        .enumerate()
+        .filter(|(member, _)| !came(*member))
+        .find_map(|(_, &rank)| match standings.get(rank)? {
+            Standing::Running => None,
+            Standing::Left => Some(Error::ReplicaLeft {
+                what: what.into(),
+                rank,
+            }),
+            Standing::Failed(message) => Some(Error::ReplicaFailed {
+                rank,
+                message: message.clone(),
+            }),
+        })
+}
+
+/// A deadline's error with the ranks that did not come.
+pub(crate) fn named(error: Error, what: &str, missing: impl Iterator<Item = usize>) -> Error {
+    match error {
+        Error::Deadline { after, advice, .. } => Error::Deadline {
+            what: format!(
+                "{what} that rank(s) {:?} did not come to",
+                missing.collect::<Vec<_>>()
+            ),
+            after,
+            advice,
+        },
+        other => other,
     }
 }
 
