@@ -1,1 +1,172 @@
-//! XLA for Rust.
+//! Lazy tensors for Rust that XLA compiles, on any device with a PJRT plugin.
+//!
+//! Code looks like PyTorch's and runs one operator at a time as far as it can tell. In truth an
+//! operator is only recorded; [`sync()`], or reading a value, compiles what was recorded into one
+//! program and runs it. The next time the same operators are recorded, the compiled program is
+//! found again by its key.
+//!
+//! # Tensors
+//! ```
+//! use xla::Tensor;
+//! let device = xla::device()?;
+//! let x = Tensor::from_slice(&[1.0_f32, 2.0, 3.0], [3], &device)?;
+//! let y = ((&x * &x)? + 1.0)?; // recorded, not computed
+//! assert_eq!(y.to_vec::<f32>()?, [2.0, 5.0, 10.0]); // compiled, run and read
+//! # Ok::<(), xla::Error>(())
+//! ```
+//!
+//! # Gradients
+//! ```
+//! # use xla::Tensor;
+//! let w = Tensor::from_slice(&[3.0_f32], [1], ())?.requires_grad_(true)?;
+//! (&w * &w)?.backward()?;
+//! assert_eq!(w.grad().map(|g| g.item::<f32>()).transpose()?, Some(6.0));
+//! # Ok::<(), xla::Error>(())
+//! ```
+//!
+//! # Several devices
+//! [`launch()`] runs a function once for each device, on a thread of its own. What differs between
+//! the replicas is what [`device`] and [`dist::get_rank`] answer, and the data they choose to read.
+//! The same program runs with one device, and in a single thread for debugging
+//! (`XLA_LAUNCH_MODE=debug`).
+//!
+//! ```
+//! use xla::data::{DataLoader, TensorDataset};
+//! use xla::nn::Module;
+//! use xla::{Literal, dist, nn, optim};
+//!
+//! /// Points of a plane, labelled by the side of a line they are on.
+//! fn points() -> xla::Result<TensorDataset> {
+//!     let points: Vec<f32> = (0..128).map(|i| ((i * 37) % 64) as f32 / 32.0 - 1.0).collect();
+//!     let labels = points.chunks(2).map(|p| i64::from(p[0] > p[1])).collect();
+//!     TensorDataset::new(Literal::from_vec(points, [64, 2])?, Literal::from_vec(labels, [64])?)
+//! }
+//!
+//! fn train(rank: usize) -> xla::Result<()> {
+//!     dist::init_process_group("xla", "xla://")?;
+//!     xla::manual_seed(1)?;
+//!     let device = xla::device()?;
+//!     let model = nn::Sequential::new()
+//!         .add(nn::Linear::new(2, 16, &device)?)
+//!         .add(nn::Relu)
+//!         .add(nn::Linear::new(16, 2, &device)?);
+//!     let model = nn::DistributedDataParallel::new(model)?.gradient_as_bucket_view(true);
+//!     let mut optimizer = optim::Sgd::new(model.parameters(), 0.5).momentum(0.9);
+//!     let loader = DataLoader::new(points()?)
+//!         .batch_size(32 / dist::get_world_size()?)
+//!         .sampler(rank, dist::get_world_size()?);
+//!     let mut losses = Vec::new();
+//!     for _epoch in 0..20 {
+//!         for batch in &loader {
+//!             let (points, labels) = batch?;
+//!             let loss = nn::cross_entropy(&model.forward(&points)?, &labels)?;
+//!             loss.backward()?;
+//!             optimizer.step()?;
+//!             optimizer.zero_grad();
+//!             xla::sync()?;
+//!             losses.push(loss);
+//!         }
+//!     }
+//!     let (first, last) = (losses[0].item::<f32>()?, losses[losses.len() - 1].item::<f32>()?);
+//!     assert!(last < first / 2.0, "from {first} to {last}");
+//!     Ok(())
+//! }
+//!
+//! fn main() -> xla::Result<()> {
+//!     xla::launch(train)
+//! }
+//! ```
+//!
+//! # Where a device comes from
+//! `PJRT_DEVICE` names the kind (`CPU`, `CUDA`, `ROCM`, `TPU`), and `PJRT_LIBRARY_PATH` a plugin to
+//! use before any other; `CPU_NUM_DEVICES` is how many devices the host's processor offers. All are
+//! read once, at the first use. A [`Device`] is a logical one, `xla:0`, `xla:1`, and so on;
+//! [`real_devices`] lists the hardware behind them.
+//!
+//! # Deeper
+//! This crate only re-exports. `xla-lazy` defines operators (a new one is an `impl` of its
+//! `Operator` trait), `xla-runtime` speaks PJRT, and each can be used without the others above it.
+#![forbid(unsafe_code)]
+
+pub use xla_core::{DType, Device, Element, Error, Literal, Result, Shape, bf16, f16};
+pub use xla_dist as dist;
+pub use xla_launch::{Launcher, launch};
+pub use xla_lazy::{
+    BackwardOptions, Generator, GradOptions, SyncHandle, Tensor, TensorOptions, grad, manual_seed,
+    no_grad, sync,
+};
+pub use xla_nn as nn;
+pub use xla_nn::{data, optim};
+pub use xla_runtime::context::ReplicaContext;
+pub use xla_runtime::{RealDevice, metrics};
+
+use std::sync::Arc;
+use xla_core::Config;
+use xla_runtime::{Client, context as replica};
+
+/// The device of the calling replica: `xla:i` in replica `i` of a launch, else `xla:0`.
+///
+/// # Errors
+/// [`Error::NoReplicaContext`] on a thread that belongs to no replica while a launch runs;
+/// [`Error::Config`] for an environment variable without meaning.
+pub fn device() -> Result<Device> {
+    Config::global()?;
+    replica::current("device").map(|context| context.device())
+}
+
+/// The device with this ordinal.
+///
+/// # Errors
+/// [`Error::NoSuchDevice`] with the number of devices there are; whatever keeps the PJRT client
+/// from starting.
+pub fn device_at(ordinal: usize) -> Result<Device> {
+    match device_count()? {
+        count if ordinal < count => Ok(Device::new(ordinal)),
+        count => Err(Error::NoSuchDevice {
+            asked: ordinal,
+            count,
+        }),
+    }
+}
+
+/// All devices of this process, the same in every replica.
+///
+/// # Errors
+/// Whatever keeps the PJRT client from starting.
+pub fn devices() -> Result<Vec<Device>> {
+    Ok((0..device_count()?).map(Device::new).collect())
+}
+
+/// The hardware behind [`devices`], in the same order; printed `CPU:0`.
+///
+/// # Errors
+/// As [`devices`].
+pub fn real_devices() -> Result<Vec<RealDevice>> {
+    Ok(Client::global()?.devices().to_vec())
+}
+
+/// Number of [`devices`].
+///
+/// # Errors
+/// As [`devices`].
+pub fn device_count() -> Result<usize> {
+    Ok(Client::global()?.devices().len())
+}
+
+/// The calling replica's context. A thread that a replica starts is no part of it until it enters
+/// the context:
+///
+/// ```
+/// let context = xla::context()?;
+/// std::thread::spawn(move || {
+///     let _replica = context.enter();
+///     xla::device()
+/// });
+/// # Ok::<(), xla::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::NoReplicaContext`] on a thread that belongs to no replica while a launch runs.
+pub fn context() -> Result<Arc<ReplicaContext>> {
+    replica::current("context")
+}
