@@ -121,6 +121,33 @@ fn bad_input_is_an_error_at_the_callers_line() {
 }
 
 #[test]
+fn a_sequence_reports_the_line_that_called_it() {
+    struct Mine;
+    const INSIDE: u32 = line!() + 3;
+    impl Module for Mine {
+        fn forward(&self, input: &Tensor) -> Result<Tensor> {
+            input.reshape([-1, 7])
+        }
+        fn visit(&self, _: &mut Visitor<'_>) {}
+    }
+    let x = tensor(&[1.0, 2.0, 3.0], &[1, 3]);
+    let model = Sequential::new().add(Sequential::new().add(linear()).add(linear()));
+    let line = line!() + 1;
+    let error = model.forward(&x).unwrap_err();
+    assert!(
+        matches!(&error, Error::ShapeMismatch { op: "linear", .. }),
+        "{error}"
+    );
+    assert_eq!(
+        error.location().map(|l| (l.file(), l.line())),
+        Some((file!(), line))
+    );
+    // In a user's own module, the line is the one in it.
+    let error = Sequential::new().add(Mine).forward(&x).unwrap_err();
+    assert_eq!(error.location().map(|l| l.line()), Some(INSIDE), "{error}");
+}
+
+#[test]
 fn relu_and_flatten_in_sequence() {
     let model = Sequential::new().add(Flatten).add(linear()).add(Relu);
     let y = model

@@ -150,7 +150,7 @@ fn train(rank: usize, args: &Args, model: &impl Module, scope: &Scope) -> Outcom
                 {
                     bar.set_message(format!("{:.3}", loss.item::<f32>()?));
                 }
-                last_loss = Some(loss.detach()?);
+                last_loss = Some(loss);
             }
         }
     }

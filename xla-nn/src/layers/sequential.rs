@@ -1,7 +1,8 @@
 //! Modules one after the other.
 
 use crate::{Module, Visitor};
-use xla_core::Result;
+use std::panic::Location;
+use xla_core::{Error, Result};
 use xla_lazy::Tensor;
 
 /// Applies modules in the order in which they were added; their names are `0`, `1`, ….
@@ -46,9 +47,10 @@ impl Sequential {
 impl Module for Sequential {
     #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let here = Location::caller();
         let mut value = input.clone();
         for module in &self.0 {
-            value = module.forward(&value)?;
+            value = module.forward(&value).map_err(|e| at_users_line(e, here))?;
         }
         Ok(value)
     }
@@ -57,5 +59,16 @@ impl Module for Sequential {
         for (i, module) in self.0.iter().enumerate() {
             visitor.module(&i.to_string(), &**module);
         }
+    }
+}
+
+/// A call through a trait object shows layers their own definition as the caller's line. Such a line
+/// helps nobody: `here`, where the sequence was called, takes its place. A line in a user's own module
+/// stays.
+fn at_users_line(error: Error, here: &'static Location<'static>) -> Error {
+    let layers = file!().strip_suffix("sequential.rs").unwrap_or(file!());
+    match error.location() {
+        Some(line) if !line.file().starts_with(layers) => error,
+        _ => error.relocated(here),
     }
 }
