@@ -40,16 +40,7 @@ pub(crate) fn demo(arguments: &[String]) -> Result<ExitCode> {
 /// Measures one workload. Standard output carries the benchmark's JSON line and nothing else.
 pub(crate) fn bench(options: &Bench) -> Result<ExitCode> {
     let mut command = workspace::cargo();
-    command.args([
-        "run",
-        "--release",
-        "--quiet",
-        "-p",
-        "tests",
-        "--bin",
-        "bench",
-        "--",
-    ]);
+    command.args(["run", "--release", "-p", "tests", "--bin", "bench", "--"]);
     command.args(bench_arguments(options));
     run(&mut command)
 }

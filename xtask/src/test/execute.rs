@@ -200,7 +200,7 @@ mod tests {
 
     use super::*;
 
-    /// A shell script that stands for a test program: lists four tests and acts each out.
+    /// A shell script that stands for a test program: lists five tests and acts each out.
     const SCRIPT: &str = r#"#!/bin/sh
 case "$*" in
   "--list --format terse") printf 'passes: test\nfails: test\nhangs: test\nskipped: test\nexits: test\n' ;;
