@@ -1,0 +1,134 @@
+//! What happens to work in flight when the process ends.
+//!
+//! A plugin whose static destructors run while its threads still compute takes the process down with
+//! a segmentation fault. So at exit, however it comes about (return from `main`, a panic in it,
+//! `process::exit`), new launches are refused and what runs is waited for, up to [`PATIENCE`]. Nothing
+//! is destroyed.
+
+use crate::client::Inner;
+use crate::event::Pending;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+use xla_core::{Error, Result};
+
+/// How long a process that ends waits for its devices.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// More unfinished executions than this on one device, and finished ones are looked for behind an
+/// unfinished one too.
+const CROWDED: usize = 32;
+
+static EXITING: AtomicBool = AtomicBool::new(false);
+static CLIENTS: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
+
+/// What one client has started and not seen the end of.
+pub(crate) struct InFlight {
+    /// Calls into the plugin that start something, being made just now.
+    calls: AtomicUsize,
+    /// Executions by device, oldest first.
+    executions: Vec<Mutex<VecDeque<Arc<Pending>>>>,
+}
+
+/// A call into the plugin that the end of the process waits for.
+pub(crate) struct Running<'a>(&'a InFlight);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.calls.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl InFlight {
+    pub(crate) fn new(devices: usize) -> Self {
+        InFlight {
+            calls: AtomicUsize::new(0),
+            executions: (0..devices).map(|_| Mutex::default()).collect(),
+        }
+    }
+
+    /// To be held around every call that starts work.
+    ///
+    /// # Errors
+    /// [`Error::Launch`] when the process is ending.
+    pub(crate) fn begin(&self) -> Result<Running<'_>> {
+        // Counted before the flag is read, and read by the hook after the flag is set: one of the two
+        // sees the other.
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        let running = Running(self);
+        if EXITING.load(Ordering::SeqCst) {
+            return Err(Error::Launch {
+                reason: "the process is ending".into(),
+                advice: "finish device work before main returns",
+            });
+        }
+        Ok(running)
+    }
+
+    /// Remembers an execution until it is done.
+    pub(crate) fn push(&self, device: usize, execution: &Arc<Pending>) {
+        let Some(list) = self.executions.get(device) else {
+            return;
+        };
+        let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = |e: &Arc<Pending>| !matches!(e.is_ready(), Ok(false));
+        while list.front().is_some_and(done) {
+            list.pop_front();
+        }
+        if list.len() > CROWDED {
+            list.retain(|e| !done(e));
+        }
+        list.push_back(Arc::clone(execution));
+    }
+
+    /// Waits for everything, and says whether it ended by `end`.
+    pub(crate) fn drain(&self, end: Instant) -> bool {
+        let left = || end.saturating_duration_since(Instant::now());
+        while self.calls.load(Ordering::SeqCst) > 0 {
+            if left().is_zero() {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.executions.iter().all(|list| {
+            let list = std::mem::take(&mut *list.lock().unwrap_or_else(PoisonError::into_inner));
+            list.iter()
+                .all(|e| !matches!(e.wait(left()), Err(Error::Deadline { .. })))
+        })
+    }
+}
+
+/// Lets the end of the process wait for a client.
+pub(crate) fn register(client: &Arc<Inner>) {
+    static HOOK: Once = Once::new();
+    // After the plugin was loaded, so that the hook runs before the plugin's own destructors:
+    // handlers run in reverse order of registration.
+    HOOK.call_once(|| {
+        // SAFETY: the handler is a plain function that never unwinds.
+        if unsafe { libc::atexit(at_exit) } != 0 {
+            tracing::warn!("no exit handler could be registered; wait for all work before exiting");
+        }
+    });
+    let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
+    clients.retain(|c| c.strong_count() > 0);
+    clients.push(Arc::downgrade(client));
+}
+
+extern "C" fn at_exit() {
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        EXITING.store(true, Ordering::SeqCst);
+        let end = Instant::now() + PATIENCE;
+        // A thread that holds the lock for good cannot be waited for: it may be this very one.
+        let Ok(clients) = CLIENTS.try_lock() else {
+            return;
+        };
+        for client in clients.iter().filter_map(Weak::upgrade) {
+            client.in_flight().drain(end);
+            // Should this have become the last owner, its drop would destroy the client.
+            std::mem::forget(client);
+        }
+    }));
+}
