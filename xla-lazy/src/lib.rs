@@ -1,1 +1,38 @@
-//! Lazy tensors: recording, lowering to StableHLO, caching, syncing and autograd.
+//! Lazy tensors: operators record, XLA compiles, a device runs.
+//!
+//! A [`Tensor`] is a handle on a storage, or on a view of one. An operator ([`Operator`]) called on
+//! tensors appends a node to its replica's trace; [`sync`] (and reading a value) lowers the live
+//! part of the trace to StableHLO, compiles it once, executes it, and puts the resulting buffers
+//! into the tensors that wait for them.
+//!
+//! Where things are: `tensor`, `storage`, `view` hold values; `op` is the operator contract and
+//! `ops` the operators; `trace` records; `lower` and `stablehlo` make the program's text; `cache`
+//! compiles; `sync` executes; `grad` differentiates; `gang` is what is known of other replicas.
+//!
+//! No PJRT type is named outside `cache` and `sync`, no process is started and no network used.
+#![forbid(unsafe_code)]
+
+mod cache;
+mod gang;
+mod grad;
+mod hash;
+mod lower;
+mod op;
+mod ops;
+pub mod stablehlo;
+mod storage;
+mod sync;
+mod tensor;
+mod trace;
+mod ty;
+mod view;
+
+pub use gang::{Gang, Hash128, Proposal, Settlement};
+pub use grad::{BackwardOptions, GradHook, GradOptions, Gradients, Vjp, grad};
+pub use op::{Derivative, InputType, Number, OpEntry, Operand, Operator, Saves, entry, promote};
+pub use ops::{Generator, manual_seed};
+pub use sync::{SyncHandle, sync};
+pub use tensor::{Tensor, TensorOptions};
+pub use trace::{is_grad_enabled, no_grad, record, record_collective, record_op};
+pub use ty::{TensorType, Ty, ty};
+pub use view::{Strides, ViewRule};

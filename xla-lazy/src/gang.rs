@@ -1,0 +1,87 @@
+//! What recording and syncing know about other replicas: nothing but this trait.
+//!
+//! XLA's CPU collectives abort the process when one replica does not come. So before a program with
+//! collectives runs, its replicas meet here, in two phases, under a deadline. Everything that can
+//! fail (lowering, compiling, uploading, checking arguments) lies between the phases; after the
+//! vote there is only the execution itself.
+
+use std::sync::Arc;
+use xla_core::Result;
+
+/// A 128-bit hash, equal on every rank for equal operators.
+pub type Hash128 = [u64; 2];
+
+/// The pending program of one replica, as the others see it when they meet.
+pub trait Proposal: Send + Sync {
+    /// Number of operators recorded.
+    fn len(&self) -> usize;
+
+    /// Whether nothing is recorded.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Hash of the first `n` operators.
+    fn chain(&self, n: usize) -> Hash128;
+
+    /// Operator `index` with its type and the line that recorded it, for error messages.
+    fn describe(&self, index: usize) -> String;
+
+    /// The nodes whose values this replica needs when the program is cut after `n` operators,
+    /// ascending.
+    fn live(&self, n: usize) -> Vec<u32>;
+
+    /// The parameters whose buffers may be overwritten when the program is cut after `n`
+    /// operators, ascending.
+    fn donors(&self, n: usize) -> Vec<u32>;
+
+    /// The programs without collectives that this replica ran since the gang last met, oldest
+    /// first: number of operators and hash. A replica that read a value early recorded the same
+    /// operators as the others, in two programs where they have one; one whose `chain(len)` is a
+    /// hash listed here by another gets on a level with it by [`Settlement::FlushFirst`].
+    fn flushed(&self) -> &[(usize, Hash128)];
+}
+
+/// What the replicas agree to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Settlement {
+    /// The first `len` operators, with these nodes as outputs and these parameters donated.
+    Run {
+        /// The shortest common prefix.
+        len: usize,
+        /// Union of the replicas' live nodes, ascending.
+        live: Vec<u32>,
+        /// Intersection of the replicas' donors, ascending.
+        donors: Vec<u32>,
+    },
+    /// This replica first runs its own first `len` operators, which hold no collective and which
+    /// another replica has run already, and then proposes again.
+    FlushFirst {
+        /// How many.
+        len: usize,
+    },
+}
+
+/// One member's handle on the replicas that run a program together.
+pub trait Gang: Send + Sync {
+    /// Device ordinals, in replica order.
+    fn devices(&self) -> &[usize];
+
+    /// First phase: waits for every member's proposal and settles what to run.
+    ///
+    /// # Errors
+    /// On every member: divergence, a member that left or failed, the deadline.
+    fn settle(&self, proposal: Arc<dyn Proposal>) -> Result<Settlement>;
+
+    /// Second phase: reports whether this member is ready to execute, waits for the others, and
+    /// returns the launch id that all of them pass to the runtime: fresh and not zero.
+    ///
+    /// # Errors
+    /// The member's own error if `ready` is one; otherwise the error of the member that was not
+    /// ready, on every member.
+    fn vote(&self, ready: Result<()>) -> Result<i32>;
+
+    /// Ends the process because a launched execution passed its deadline: its collectives can be
+    /// neither completed nor cancelled. Prints every member's state first.
+    fn overdue(&self, what: &str) -> !;
+}

@@ -1,0 +1,156 @@
+//! From a recording to StableHLO: the part of it that the outputs need.
+
+use crate::stablehlo::{Func, Value};
+use crate::trace::{Input, NumberClass, Recording, flag, number_type};
+use crate::ty::{Ty, ty};
+use std::collections::HashMap;
+use xla_core::{Error, Result, Shape};
+
+/// Most live operators in one program; beyond it XLA's compiler takes minutes and, on some
+/// versions, all of its stack.
+const MAX_LIVE: usize = 50_000;
+
+/// What an argument of the program is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Argument {
+    /// A packed vector of all numbers of a class.
+    Numbers(NumberClass),
+    /// A parameter of the recording.
+    Param(u32),
+}
+
+/// A lowered program.
+pub(crate) struct Lowered {
+    pub(crate) text: String,
+    pub(crate) arguments: Vec<(Argument, Ty)>,
+    /// Positions, among the arguments, of those whose memory an output takes over.
+    pub(crate) donated: Vec<usize>,
+    pub(crate) results: Vec<Ty>,
+    pub(crate) operators: usize,
+}
+
+/// What is to be lowered: the first `len` nodes, with these outputs and donated parameters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) len: usize,
+    /// Nodes, ascending.
+    pub(crate) live: Vec<u32>,
+    /// Parameters (positions in [`Recording::params`]), ascending.
+    pub(crate) donors: Vec<u32>,
+}
+
+/// Lowers the part of a recording that the outputs need.
+///
+/// # Errors
+/// [`Error::ProgramTooLarge`], or what an operator's lowering returns, with its line.
+pub(crate) fn lower(recording: &Recording, extent: &Extent, name: &str) -> Result<Lowered> {
+    let needed = reachable(recording, extent);
+    let operators = needed.iter().filter(|n| **n).count();
+    if operators > MAX_LIVE {
+        return Err(Error::ProgramTooLarge {
+            nodes: operators,
+            limit: MAX_LIVE,
+        });
+    }
+    let mut f = Func::new();
+    let mut values: Vec<Option<Value>> = vec![None; extent.len];
+    let mut arguments = Vec::new();
+    let mut donated = Vec::new();
+    let mut packed: HashMap<NumberClass, Value> = HashMap::new();
+    let numbers = &recording.numbers;
+    for (class, len) in [
+        (NumberClass::F32, numbers.f32.len()),
+        (NumberClass::F64, numbers.f64.len()),
+        (NumberClass::I64, numbers.i64.len()),
+    ] {
+        if len > 0 {
+            let ty = ty(number_type(class).dtype(), &Shape::new(&[len]));
+            arguments.push((Argument::Numbers(class), ty));
+            packed.insert(class, f.argument(ty, None));
+        }
+    }
+    for (position, param) in recording.params.iter().enumerate() {
+        let node = param.node as usize;
+        if node >= extent.len || !needed[node] {
+            continue;
+        }
+        let position = position as u32;
+        let ty = recording.nodes[node].ty;
+        let result = param
+            .rebound
+            .and_then(|n| extent.live.binary_search(&n).ok());
+        let alias = result.filter(|_| extent.donors.binary_search(&position).is_ok());
+        if alias.is_some() {
+            donated.push(arguments.len());
+        }
+        arguments.push((Argument::Param(position), ty));
+        values[node] = Some(f.argument(ty, alias));
+    }
+    for index in 0..extent.len {
+        let node = &recording.nodes[index];
+        if !needed[index] || node.has(flag::PARAM) {
+            continue;
+        }
+        let mut inputs = Vec::with_capacity(recording.inputs(node).len());
+        for input in recording.inputs(node) {
+            inputs.push(match input {
+                Input::Node(j) => values[j as usize].ok_or_else(|| Error::Internal {
+                    what: "lowering",
+                    expected: format!("operand {j} of {} before it", node.entry.name),
+                })?,
+                Input::Number(class, slot) => {
+                    let slot = slot as usize;
+                    let one = f.slice(packed[&class], &[slot], &[slot + 1], &[1]);
+                    f.reshape(one, &Shape::scalar())
+                }
+            });
+        }
+        let value = node
+            .entry
+            .op
+            .lower(&mut f, &inputs, node.ty)
+            .map_err(|e| e.at(node.location))?;
+        if value.ty() != node.ty {
+            return Err(Error::Internal {
+                what: node.entry.name,
+                expected: format!("lowering to give {}, not {}", node.ty, value.ty()),
+            });
+        }
+        values[index] = Some(value);
+    }
+    let results: Vec<Value> = extent
+        .live
+        .iter()
+        .filter_map(|&i| values[i as usize])
+        .collect();
+    let types = results.iter().map(|v| v.ty()).collect();
+    let text = f.finish(name, &results);
+    Ok(Lowered {
+        text,
+        arguments,
+        donated,
+        results: types,
+        operators,
+    })
+}
+
+fn reachable(recording: &Recording, extent: &Extent) -> Vec<bool> {
+    let mut needed = vec![false; extent.len];
+    for &i in &extent.live {
+        needed[i as usize] = true;
+    }
+    // A collective runs on every replica, whoever reads its result.
+    for (i, node) in recording.nodes[..extent.len].iter().enumerate() {
+        needed[i] |= node.has(flag::COLLECTIVE);
+    }
+    for i in (0..extent.len).rev() {
+        if needed[i] {
+            for input in recording.inputs(&recording.nodes[i]) {
+                if let Input::Node(j) = input {
+                    needed[j as usize] = true;
+                }
+            }
+        }
+    }
+    needed
+}

@@ -1,0 +1,141 @@
+//! Casts, copies and the end of gradients.
+
+use super::only;
+use crate::Tensor;
+use crate::op::{Derivative, InputType, Number, OpEntry, Operator, Saves};
+use crate::stablehlo::{Func, Value};
+use crate::trace::{record, record_op};
+use crate::ty::{Ty, ty};
+use crate::view::{Strides, ViewRule};
+use xla_core::{DType, Result, Shape};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Cast {
+    dtype: DType,
+}
+
+impl Operator for Cast {
+    const NAME: &'static str = "to_dtype";
+    const DERIVATIVE: Derivative<Self> = Derivative::Rule {
+        saves: Saves::NONE,
+        rule: |_, vjp| vjp.only(vjp.grad().to_dtype(vjp.dtype(0))),
+    };
+
+    fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
+        Ok(ty(self.dtype, only(Self::NAME, inputs)?.shape()))
+    }
+
+    fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
+        Ok(f.convert(inputs[0], out.dtype()))
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Copy;
+
+/// The same value as a node of its own.
+pub(crate) static COPY: OpEntry = OpEntry::of(&Copy);
+
+impl Operator for Copy {
+    const NAME: &'static str = "clone";
+    const DERIVATIVE: Derivative<Self> = Derivative::Rule {
+        saves: Saves::NONE,
+        rule: |_, vjp| vjp.only(Ok(vjp.grad().clone())),
+    };
+
+    fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
+        only(Self::NAME, inputs)
+    }
+
+    fn lower(&self, _: &mut Func, inputs: &[Value], _: Ty) -> Result<Value> {
+        Ok(inputs[0])
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Detach;
+
+impl Operator for Detach {
+    const NAME: &'static str = "detach";
+    const DERIVATIVE: Derivative<Self> = Derivative::NotDifferentiable;
+
+    fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
+        only(Self::NAME, inputs)
+    }
+
+    fn lower(&self, _: &mut Func, inputs: &[Value], _: Ty) -> Result<Value> {
+        Ok(inputs[0])
+    }
+
+    fn view(&self) -> Option<&dyn ViewRule> {
+        Some(self)
+    }
+}
+
+impl ViewRule for Detach {
+    fn write(&self, _: &Tensor, value: &Tensor, _: &[Number]) -> Result<Tensor> {
+        Ok(value.clone())
+    }
+
+    fn strides(&self, _: &Shape, strides: &[i64], _: &Shape) -> Option<Strides> {
+        Some(strides.into())
+    }
+}
+
+impl Tensor {
+    /// The tensor with its elements converted: floats to integers truncate, anything to `bool` is
+    /// whether it is not 0. A handle on this tensor when it has the dtype already.
+    ///
+    /// # Errors
+    /// The error of this tensor's own program, if that failed.
+    #[track_caller]
+    pub fn to_dtype(&self, dtype: DType) -> Result<Tensor> {
+        if dtype == self.dtype() {
+            return Ok(self.clone());
+        }
+        let range = self
+            .index_range()
+            .filter(|(low, high)| fits(*low, *high, dtype));
+        let cast = record_op(Cast { dtype }, &[self.into()])?;
+        cast.storage.lock().range = range;
+        Ok(cast)
+    }
+
+    /// A tensor of its own with the same value: PyTorch's `clone`. Gradients flow through it.
+    ///
+    /// # Errors
+    /// The error of this tensor's own program, if that failed.
+    #[track_caller]
+    pub fn copy(&self) -> Result<Tensor> {
+        record(&COPY, &[self.into()])
+    }
+
+    /// The same value, through which no gradient flows. It shares the storage: an in-place change
+    /// of one is seen in the other.
+    ///
+    /// # Errors
+    /// None today; the result is for what a later version may check.
+    #[track_caller]
+    pub fn detach(&self) -> Result<Tensor> {
+        static ENTRY: OpEntry = OpEntry::of(&Detach);
+        self.view_op(&ENTRY)
+    }
+}
+
+/// Whether a cast keeps all values of this range.
+fn fits(low: i64, high: i64, dtype: DType) -> bool {
+    dtype.is_integer() && {
+        let bits = 8 * dtype.size() as u32 - u32::from(dtype.is_signed());
+        let top = if bits >= 63 {
+            i64::MAX
+        } else {
+            (1 << bits) - 1
+        };
+        let bottom = match (dtype.is_signed(), bits) {
+            (false, _) => 0,
+            (true, 63) => i64::MIN,
+            (true, bits) => -(1 << bits),
+        };
+        low >= bottom && high <= top
+    }
+}

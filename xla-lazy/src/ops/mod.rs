@@ -1,0 +1,70 @@
+//! The operators. One file a family, one adjacent block an operator: its type and attributes, shape
+//! rule, lowering, derivative, and the [`crate::Tensor`] method that records it.
+
+mod binary;
+mod cast;
+mod creation;
+mod index;
+mod inplace;
+mod matmul;
+mod operators;
+mod random;
+mod reduce;
+mod shape;
+mod softmax;
+mod unary;
+
+pub(crate) use cast::COPY;
+pub use random::{Generator, manual_seed};
+
+use crate::op::InputType;
+use crate::ty::{Ty, ty};
+use xla_core::{DType, Error, Result, Shape};
+
+/// The shape that all tensor operands broadcast to.
+fn broadcast(op: &'static str, inputs: &[InputType]) -> Result<Shape> {
+    let mut shape: Option<Shape> = None;
+    for input in inputs {
+        if let InputType::Tensor(ty) = input {
+            shape = Some(match shape {
+                Some(shape) => shape.broadcast(op, ty.shape())?,
+                None => ty.shape().clone(),
+            });
+        }
+    }
+    Ok(shape.unwrap_or_default())
+}
+
+/// The one tensor operand's type, with integers and `bool` taken as `f32`: how PyTorch types
+/// transcendental functions.
+fn float_of(op: &'static str, inputs: &[InputType]) -> Result<Ty> {
+    let input = only(op, inputs)?;
+    if input.dtype().is_float() {
+        Ok(input)
+    } else {
+        Ok(ty(DType::F32, input.shape()))
+    }
+}
+
+/// The one tensor operand's type, which must be a number's.
+fn numeric(op: &'static str, inputs: &[InputType]) -> Result<Ty> {
+    let input = only(op, inputs)?;
+    match input.dtype() {
+        DType::Bool => Err(Error::dtype(
+            op,
+            "an integer or floating-point dtype",
+            DType::Bool,
+        )),
+        _ => Ok(input),
+    }
+}
+
+fn only(op: &'static str, inputs: &[InputType]) -> Result<Ty> {
+    match inputs {
+        [input] => input.tensor(op),
+        _ => Err(Error::Internal {
+            what: op,
+            expected: "one operand".into(),
+        }),
+    }
+}

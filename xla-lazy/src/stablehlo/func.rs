@@ -1,0 +1,454 @@
+//! The function under construction: its values and the elementwise, constant and contraction
+//! operations.
+
+use super::tensor_type;
+use crate::ty::{Ty, ty};
+use std::fmt::{Display, Write};
+use xla_core::{DType, Dims, Error, Result, Shape};
+
+/// An SSA value with its type.
+#[derive(Debug, Clone, Copy)]
+pub struct Value {
+    id: u32,
+    ty: Ty,
+}
+
+impl Value {
+    /// Its type.
+    pub fn ty(self) -> Ty {
+        self.ty
+    }
+
+    /// Its element type.
+    pub fn dtype(self) -> DType {
+        self.ty.dtype()
+    }
+
+    /// Its axis lengths.
+    pub fn shape(self) -> &'static Shape {
+        self.ty.shape()
+    }
+}
+
+impl Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "%{}", self.id)
+    }
+}
+
+/// The comparison of [`Func::compare`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)] // the names say it
+pub enum Compare {
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+}
+
+impl Compare {
+    fn mnemonic(self) -> &'static str {
+        match self {
+            Compare::Eq => "EQ",
+            Compare::Ne => "NE",
+            Compare::Lt => "LT",
+            Compare::Le => "LE",
+            Compare::Gt => "GT",
+            Compare::Ge => "GE",
+        }
+    }
+}
+
+/// The combining operation of a reduction or a reducing collective.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)] // the names say it
+pub enum Reduction {
+    Sum,
+    Product,
+    Max,
+    Min,
+    And,
+    Or,
+}
+
+impl Reduction {
+    /// The binary StableHLO operation.
+    pub fn mnemonic(self) -> &'static str {
+        match self {
+            Reduction::Sum => "add",
+            Reduction::Product => "multiply",
+            Reduction::Max => "maximum",
+            Reduction::Min => "minimum",
+            Reduction::And => "and",
+            Reduction::Or => "or",
+        }
+    }
+}
+
+/// A function under construction: arguments first, then operations in order.
+#[derive(Debug, Default)]
+pub struct Func {
+    arguments: Vec<(Value, Option<usize>)>,
+    body: String,
+    next: u32,
+}
+
+impl Func {
+    /// An empty function.
+    pub fn new() -> Self {
+        Func::default()
+    }
+
+    /// Declares the next argument; `alias` names the result whose buffer may reuse its memory.
+    pub fn argument(&mut self, ty: Ty, alias: Option<usize>) -> Value {
+        let value = self.fresh(ty);
+        self.arguments.push((value, alias));
+        value
+    }
+
+    /// The module's text, with `main` returning these results.
+    pub fn finish(self, name: &str, results: &[Value]) -> String {
+        let mut text = String::with_capacity(self.body.len() + 256);
+        let _ = write!(text, "module @{name} {{\n  func.func public @main(");
+        for (i, (value, alias)) in self.arguments.iter().enumerate() {
+            let comma = if i > 0 { ", " } else { "" };
+            let _ = write!(text, "{comma}{value}: {}", text_of(value.ty));
+            if let Some(result) = alias {
+                let _ = write!(text, " {{tf.aliasing_output = {result} : i32}}");
+            }
+        }
+        let types = join(results.iter().map(|v| text_of(v.ty)));
+        let values = join(results);
+        let _ = write!(text, ") -> ({types}) {{\n{}    return", self.body);
+        if !results.is_empty() {
+            let _ = write!(text, " {values} : {types}");
+        }
+        text.push_str("\n  }\n}\n");
+        text
+    }
+
+    fn fresh(&mut self, ty: Ty) -> Value {
+        let id = self.next;
+        self.next += 1;
+        Value { id, ty }
+    }
+
+    /// Appends `%n = <operation> : <signature>` with one result of type `out`. `operation` is
+    /// everything between `=` and the last colon; operands print as `%id`.
+    pub fn emit(&mut self, operation: impl Display, signature: impl Display, out: Ty) -> Value {
+        let value = self.fresh(out);
+        let _ = writeln!(self.body, "    {value} = {operation} : {signature}");
+        value
+    }
+
+    /// [`Func::emit`] for an operation in generic or custom form whose signature is
+    /// `(operand types) -> result type`.
+    pub fn call(&mut self, operation: impl Display, operands: &[Value], out: Ty) -> Value {
+        let types = join(operands.iter().map(|v| text_of(v.ty)));
+        self.emit(
+            operation,
+            format_args!("({types}) -> {}", text_of(out)),
+            out,
+        )
+    }
+
+    /// Appends an operation with several results.
+    pub fn call_many(
+        &mut self,
+        operation: impl Display,
+        operands: &[Value],
+        outs: &[Ty],
+    ) -> Vec<Value> {
+        let base = self.fresh(outs[0]).id;
+        let types = join(operands.iter().map(|v| text_of(v.ty)));
+        let results = join(outs.iter().map(|t| text_of(t)));
+        let n = outs.len();
+        let _ = writeln!(
+            self.body,
+            "    %{base}:{n} = {operation} : ({types}) -> ({results})"
+        );
+        // A value is a plain number, so each of the results is named by an operation of its own.
+        outs.iter()
+            .enumerate()
+            .map(|(i, out)| {
+                let value = self.fresh(out);
+                let _ = writeln!(
+                    self.body,
+                    "    {value} = stablehlo.reshape %{base}#{i} : ({t}) -> {t}",
+                    t = text_of(out)
+                );
+                value
+            })
+            .collect()
+    }
+
+    /// An elementwise operation of one operand, of the operand's type.
+    pub fn unary(&mut self, mnemonic: &str, x: Value) -> Value {
+        self.emit(
+            format_args!("stablehlo.{mnemonic} {x}"),
+            text_of(x.ty),
+            x.ty,
+        )
+    }
+
+    /// An elementwise `chlo` operation of one operand, of the operand's type.
+    pub fn chlo_unary(&mut self, mnemonic: &str, x: Value) -> Value {
+        let t = text_of(x.ty);
+        self.emit(
+            format_args!("chlo.{mnemonic} {x}"),
+            format_args!("{t} -> {t}"),
+            x.ty,
+        )
+    }
+
+    /// An elementwise operation of two operands of one type.
+    pub fn binary(&mut self, mnemonic: &str, a: Value, b: Value) -> Value {
+        debug_assert_eq!(a.ty, b.ty, "{mnemonic}");
+        self.emit(
+            format_args!("stablehlo.{mnemonic} {a}, {b}"),
+            text_of(a.ty),
+            a.ty,
+        )
+    }
+
+    /// An elementwise comparison; `bool`.
+    pub fn compare(&mut self, direction: Compare, a: Value, b: Value) -> Value {
+        debug_assert_eq!(a.ty, b.ty, "compare");
+        let out = ty(DType::Bool, a.shape());
+        self.call(
+            format_args!("stablehlo.compare {}, {a}, {b}", direction.mnemonic()),
+            &[a, b],
+            out,
+        )
+    }
+
+    /// `on_true` where `predicate`, else `on_false`; all of one shape.
+    pub fn select(&mut self, predicate: Value, on_true: Value, on_false: Value) -> Value {
+        debug_assert_eq!(on_true.ty, on_false.ty, "select");
+        self.emit(
+            format_args!("stablehlo.select {predicate}, {on_true}, {on_false}"),
+            format_args!("{}, {}", text_of(predicate.ty), text_of(on_true.ty)),
+            on_true.ty,
+        )
+    }
+
+    /// The value as another dtype: floats to integers truncate, anything to `bool` is `!= 0`.
+    pub fn convert(&mut self, x: Value, dtype: DType) -> Value {
+        if x.dtype() == dtype {
+            return x;
+        }
+        if dtype == DType::Bool {
+            let zero = self.constant(x.dtype(), x.shape(), 0.0);
+            return self.compare(Compare::Ne, x, zero);
+        }
+        self.call(
+            format_args!("stablehlo.convert {x}"),
+            &[x],
+            ty(dtype, x.shape()),
+        )
+    }
+
+    /// A constant with every element equal to `value`, rounded to the dtype.
+    pub fn constant(&mut self, dtype: DType, shape: &Shape, value: f64) -> Value {
+        let out = ty(dtype, shape);
+        let text = number_text(dtype, value);
+        self.emit(
+            format_args!("stablehlo.constant dense<{text}>"),
+            text_of(out),
+            out,
+        )
+    }
+
+    /// A constant with every element equal to an integer.
+    pub fn constant_int(&mut self, dtype: DType, shape: &Shape, value: i64) -> Value {
+        if dtype.is_float() || dtype == DType::Bool {
+            return self.constant(dtype, shape, value as f64);
+        }
+        let out = ty(dtype, shape);
+        self.emit(
+            format_args!("stablehlo.constant dense<{value}>"),
+            text_of(out),
+            out,
+        )
+    }
+
+    /// The identity element of a reduction, as a scalar: 0, 1, or the dtype's least or greatest.
+    pub fn identity(&mut self, reduction: Reduction, dtype: DType) -> Value {
+        let scalar = Shape::scalar();
+        let out = ty(dtype, &scalar);
+        let text = match reduction {
+            Reduction::Sum | Reduction::Or => return self.constant(dtype, &scalar, 0.0),
+            Reduction::Product => return self.constant(dtype, &scalar, 1.0),
+            Reduction::And if dtype == DType::Bool => "true".to_owned(),
+            Reduction::And => return self.constant_int(dtype, &scalar, -1),
+            Reduction::Max => least(dtype),
+            Reduction::Min => greatest(dtype),
+        };
+        self.emit(
+            format_args!("stablehlo.constant dense<{text}>"),
+            text_of(out),
+            out,
+        )
+    }
+
+    /// A constant rank-1 `i64` array.
+    pub fn constant_indices(&mut self, values: &[i64]) -> Value {
+        let out = ty(DType::I64, &Shape::new(&[values.len()]));
+        let list = join(values);
+        self.emit(
+            format_args!("stablehlo.constant dense<[{list}]>"),
+            text_of(out),
+            out,
+        )
+    }
+
+    /// Operands converted to one dtype and broadcast to one shape.
+    pub fn align(&mut self, inputs: &[Value], dtype: DType, shape: &Shape) -> Result<Vec<Value>> {
+        inputs
+            .iter()
+            .map(|&x| {
+                let x = self.convert(x, dtype);
+                self.broadcast_to(x, shape)
+            })
+            .collect()
+    }
+
+    /// Contracts and batches as `stablehlo.dot_general`; the result's axes are batch, free axes of
+    /// `a`, free axes of `b`.
+    pub fn dot_general(
+        &mut self,
+        a: Value,
+        b: Value,
+        batch: (&[usize], &[usize]),
+        contract: (&[usize], &[usize]),
+    ) -> Value {
+        let mut dims: Dims = batch.0.iter().map(|&i| a.shape()[i]).collect();
+        let free = |v: Value, skip: [&[usize]; 2]| {
+            let skipped = move |i: &usize| !skip.iter().any(|s| s.contains(i));
+            (0..v.shape().rank())
+                .filter(skipped)
+                .map(|i| v.shape()[i])
+                .collect::<Dims>()
+        };
+        dims.extend(free(a, [batch.0, contract.0]));
+        dims.extend(free(b, [batch.1, contract.1]));
+        let out = ty(a.dtype(), &Shape::from(dims));
+        let batching = if batch.0.is_empty() {
+            String::new()
+        } else {
+            format!("batching_dims = {:?} x {:?}, ", batch.0, batch.1)
+        };
+        self.call(
+            format_args!(
+                "stablehlo.dot_general {a}, {b}, {batching}contracting_dims = {:?} x {:?}",
+                contract.0, contract.1
+            ),
+            &[a, b],
+            out,
+        )
+    }
+}
+
+/// A comma-separated list.
+pub(super) fn join<T: Display>(items: impl IntoIterator<Item = T>) -> String {
+    let mut text = String::new();
+    for item in items {
+        if !text.is_empty() {
+            text.push_str(", ");
+        }
+        let _ = write!(text, "{item}");
+    }
+    text
+}
+
+/// `tensor<…>`.
+pub(super) fn text_of(ty: Ty) -> String {
+    tensor_type(ty.dtype(), ty.shape())
+}
+
+/// A number as a `dense` attribute holds it. Non-finite floats have no decimal form and are written
+/// by their bits.
+fn number_text(dtype: DType, value: f64) -> String {
+    match dtype {
+        DType::Bool => (value != 0.0).to_string(),
+        _ if !dtype.is_float() => format!("{}", value as i128),
+        _ if value.is_finite() => {
+            let narrow = value as f32;
+            match dtype {
+                DType::F64 => decimal(format!("{value:e}")),
+                _ if narrow.is_finite() => decimal(format!("{narrow:e}")),
+                _ => bits(dtype, value),
+            }
+        }
+        _ => bits(dtype, value),
+    }
+}
+
+/// MLIR's decimals need a point before the exponent.
+fn decimal(scientific: String) -> String {
+    if scientific.contains('.') {
+        scientific
+    } else {
+        scientific.replacen('e', ".0e", 1)
+    }
+}
+
+fn bits(dtype: DType, value: f64) -> String {
+    match dtype {
+        DType::F16 => format!("0x{:04X}", xla_core::f16::from_f64(value).to_bits()),
+        DType::BF16 => format!("0x{:04X}", xla_core::bf16::from_f64(value).to_bits()),
+        DType::F32 => format!("0x{:08X}", (value as f32).to_bits()),
+        _ => format!("0x{:016X}", value.to_bits()),
+    }
+}
+
+fn least(dtype: DType) -> String {
+    match dtype {
+        DType::Bool => "false".into(),
+        DType::I8 => i8::MIN.to_string(),
+        DType::I16 => i16::MIN.to_string(),
+        DType::I32 => i32::MIN.to_string(),
+        DType::I64 => i64::MIN.to_string(),
+        d if d.is_float() => bits(d, f64::NEG_INFINITY),
+        _ => "0".into(),
+    }
+}
+
+fn greatest(dtype: DType) -> String {
+    match dtype {
+        DType::Bool => "true".into(),
+        DType::I8 => i8::MAX.to_string(),
+        DType::I16 => i16::MAX.to_string(),
+        DType::I32 => i32::MAX.to_string(),
+        DType::I64 => i64::MAX.to_string(),
+        DType::U8 => u8::MAX.to_string(),
+        DType::U16 => u16::MAX.to_string(),
+        DType::U32 => u32::MAX.to_string(),
+        DType::U64 => u64::MAX.to_string(),
+        d => bits(d, f64::INFINITY),
+    }
+}
+
+impl Func {
+    /// `x` expanded to `shape` by NumPy's rule.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] when it does not expand.
+    pub fn broadcast_to(&mut self, x: Value, shape: &Shape) -> Result<Value> {
+        if x.shape() == shape {
+            return Ok(x);
+        }
+        if !x.shape().expands_to(shape) {
+            return Err(Error::shape(
+                "broadcast",
+                format!("a shape that expands to {shape}"),
+                x.shape(),
+            ));
+        }
+        let offset = shape.rank() - x.shape().rank();
+        let axes: Dims = (offset..shape.rank()).collect();
+        Ok(self.broadcast_in_dim(x, shape, &axes))
+    }
+}

@@ -1,0 +1,153 @@
+//! The value behind a tensor: pending in a trace, computed on a device, or failed.
+
+use crate::grad::{GradNode, Leaf};
+use crate::sync::DeviceValue;
+use crate::trace::{Slot, Trace};
+use crate::ty::Ty;
+use std::cell::Cell as ThreadCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use xla_core::{Device, Error};
+
+/// What a storage holds just now.
+pub(crate) enum Value {
+    /// A node of this trace, at [`Storage::slot`].
+    Pending(Arc<Trace>),
+    /// Computed, or being computed.
+    Ready(DeviceValue),
+    /// The program that should have computed it failed.
+    Failed(Arc<Error>),
+}
+
+/// Where a materialised value came from, for autograd.
+#[derive(Clone)]
+pub(crate) enum History {
+    /// The operator that made it, kept because the value outlived its trace.
+    Node(Arc<GradNode>),
+    /// A backward pass went through it and freed the graph.
+    Freed,
+}
+
+/// The part of a storage that changes seldom: behind a lock, off the recording path.
+pub(crate) struct Contents {
+    pub(crate) value: Value,
+    /// Raised by every in-place change.
+    pub(crate) version: u64,
+    pub(crate) leaf: Option<Arc<Leaf>>,
+    pub(crate) history: Option<History>,
+    /// Smallest and largest element of an integer value that came from the host.
+    pub(crate) range: Option<(i64, i64)>,
+}
+
+/// One value, shared by every handle on it and every view of it. In-place operators rebind it.
+pub(crate) struct Storage {
+    pub(crate) ty: Ty,
+    pub(crate) device: Device,
+    /// The node that stands for the value in the epoch it names, as a pending result or as a
+    /// parameter. Written under the lock of that epoch's trace.
+    slot: AtomicU64,
+    /// The thread whose trace may hold the value pending.
+    owner: AtomicU64,
+    contents: Mutex<Contents>,
+}
+
+impl Storage {
+    pub(crate) fn new(ty: Ty, device: Device, value: Value) -> Self {
+        let owner = match &value {
+            Value::Pending(trace) => trace.owner(),
+            _ => 0,
+        };
+        Storage {
+            ty,
+            device,
+            slot: AtomicU64::new(0),
+            owner: AtomicU64::new(owner),
+            contents: Mutex::new(Contents {
+                value,
+                version: 0,
+                leaf: None,
+                history: None,
+                range: None,
+            }),
+        }
+    }
+
+    /// Makes a dead pending storage of this trace stand for a new node.
+    pub(crate) fn recycle(&mut self, ty: Ty, slot: Slot) {
+        self.ty = ty;
+        *self.slot.get_mut() = slot.bits();
+        let contents = self
+            .contents
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        contents.version = 0;
+        contents.leaf = None;
+        contents.history = None;
+        contents.range = None;
+    }
+
+    #[inline]
+    pub(crate) fn slot(&self) -> Slot {
+        Slot::from_bits(self.slot.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_slot(&self, slot: Slot) {
+        self.slot.store(slot.bits(), Ordering::Release);
+    }
+
+    pub(crate) fn set_owner(&self, token: u64) {
+        self.owner.store(token, Ordering::Relaxed);
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Contents> {
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The trace the value is pending in.
+    pub(crate) fn pending_in(&self) -> Option<Arc<Trace>> {
+        match &self.lock().value {
+            Value::Pending(trace) => Some(Arc::clone(trace)),
+            _ => None,
+        }
+    }
+
+    /// A handle is dropped on this thread. Were it the last one on a value pending in another
+    /// thread's trace, that trace's next program would depend on who came first; so the owner lets
+    /// go of it, after its next sync.
+    #[inline]
+    pub(crate) fn handle_dropped(self: &Arc<Self>) {
+        let owner = self.owner.load(Ordering::Relaxed);
+        if owner != 0 && owner != thread_token() {
+            self.defer_drop();
+        }
+    }
+
+    #[cold]
+    fn defer_drop(self: &Arc<Self>) {
+        if let Some(trace) = self.pending_in()
+            && trace.owner() != thread_token()
+        {
+            trace.bury(Arc::clone(self));
+        }
+    }
+}
+
+/// A number that names the calling thread for the life of the process.
+#[inline]
+pub(crate) fn thread_token() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local! {
+        static TOKEN: ThreadCell<u64> = const { ThreadCell::new(0) };
+    }
+    // During a thread's last destructors the token is gone; 0 then means "not the owner".
+    TOKEN
+        .try_with(|token| match token.get() {
+            0 => {
+                let new = NEXT.fetch_add(1, Ordering::Relaxed);
+                token.set(new);
+                new
+            }
+            known => known,
+        })
+        .unwrap_or(0)
+}

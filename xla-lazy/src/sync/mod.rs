@@ -1,0 +1,465 @@
+//! Sync: from what was recorded to buffers in the tensors that wait for them.
+//!
+//! One direction, stage by stage: cut the trace, settle with the other replicas what to run, find
+//! or compile the program, upload its numbers, vote, execute, fill. Everything that can fail comes
+//! before the vote.
+
+mod pending;
+mod value;
+
+pub(crate) use pending::Pending;
+pub(crate) use value::DeviceValue;
+
+use crate::cache::{self, Compiled, Placement, Program};
+use crate::gang::{Gang, Settlement};
+use crate::grad;
+use crate::lower::{Argument, Extent};
+use crate::storage::{Storage, Value};
+use crate::tensor::Tensor;
+use crate::trace::{self, Input, NumberClass, Recording, Slot, State, Trace, flag, next_epoch};
+use pending::live_nodes;
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::panic::Location;
+use std::sync::{Arc, PoisonError};
+use value::{StepInfo, deadline};
+use xla_core::{DType, Error, Result, Shape};
+use xla_runtime::{Buffer, Client, Event, ExecuteOptions};
+
+/// Steps of one replica that may be executing while it records the next.
+const STEPS_IN_FLIGHT: usize = 2;
+
+/// Programs run alone that a replica remembers for the gang.
+const REMEMBERED: usize = 64;
+
+/// A started execution.
+pub(crate) struct InFlight {
+    done: Event,
+    info: StepInfo,
+    gang: Option<Arc<dyn Gang>>,
+}
+
+impl InFlight {
+    fn wait(&self) -> Result<()> {
+        match self.done.wait(deadline()) {
+            Ok(()) => Ok(()),
+            Err(Error::Deadline { what, .. }) if let Some(gang) = &self.gang => {
+                // Collectives that were started can be neither completed nor cancelled.
+                gang.overdue(&format!("step {} ({what})", self.info.step))
+            }
+            Err(error) => Err(self.info.explain(error)),
+        }
+    }
+}
+
+/// The executions that a [`sync`] started. Dropping it does not wait.
+#[must_use = "call .wait()? to wait for the step, or drop it explicitly to go on recording"]
+pub struct SyncHandle {
+    traces: Vec<Arc<Trace>>,
+}
+
+impl SyncHandle {
+    /// Waits until everything this thread has synced so far is computed.
+    ///
+    /// # Errors
+    /// [`Error::Step`] with the step that failed and the line of its last operator, or
+    /// [`Error::Deadline`].
+    pub fn wait(self) -> Result<()> {
+        self.traces.iter().try_for_each(|trace| drain(trace, 0))
+    }
+}
+
+/// Compiles and runs what the calling thread has recorded, and returns without waiting for it.
+///
+/// At most two steps are in flight on a device; a third waits for the first.
+///
+/// # Errors
+/// The compiler's, the error of an earlier step that failed meanwhile, or, with collectives, that
+/// of another replica.
+#[track_caller]
+pub fn sync() -> Result<SyncHandle> {
+    let traces = Trace::all_of_thread();
+    for trace in &traces {
+        flush(trace)?;
+    }
+    Ok(SyncHandle { traces })
+}
+
+/// The value of a tensor, executing its trace if it is pending.
+pub(crate) fn materialise(
+    tensor: &Tensor,
+    location: &'static Location<'static>,
+) -> Result<DeviceValue> {
+    if tensor.view.is_some() {
+        let whole =
+            trace::no_grad(|| trace::record_at(&crate::ops::COPY, &[tensor.into()], location))?;
+        return materialise(&whole, location);
+    }
+    loop {
+        let trace = match &tensor.storage.lock().value {
+            Value::Ready(value) => return Ok(value.clone()),
+            Value::Failed(error) => return Err(Error::clone(error)),
+            Value::Pending(trace) => Arc::clone(trace),
+        };
+        flush(&trace)?;
+    }
+}
+
+/// Waits until at most `left` executions of a trace are in flight.
+fn drain(trace: &Arc<Trace>, left: usize) -> Result<()> {
+    loop {
+        let oldest = {
+            let mut state = trace.lock();
+            if state.in_flight.len() <= left {
+                return Ok(());
+            }
+            state.in_flight.pop_front()
+        };
+        if let Some(oldest) = oldest {
+            oldest.wait()?;
+        }
+    }
+}
+
+/// Executes everything a trace holds.
+pub(crate) fn flush(trace: &Arc<Trace>) -> Result<()> {
+    let _serial = trace.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+    while let Some(pending) = cut(trace) {
+        let pending = Arc::new(pending);
+        let (extent, gang) = match settle(&pending) {
+            Ok(settled) => settled,
+            Err(error) => return Err(fail(trace, pending, error)),
+        };
+        match run(trace, &pending, &extent, gang.as_ref()) {
+            Ok(outputs) => fill(trace, pending, &extent, gang.is_some(), outputs),
+            Err(error) => return Err(fail(trace, pending, error)),
+        }
+    }
+    Ok(())
+}
+
+/// Takes the recording out of the trace, which begins a new epoch. `None` when it is empty.
+fn cut(trace: &Arc<Trace>) -> Option<Pending> {
+    let mut state = trace.lock();
+    if state.recording.nodes.is_empty() {
+        return None;
+    }
+    let mut live = live_nodes(&state.recording);
+    if live
+        .iter()
+        .any(|&i| state.recording.nodes[i as usize].has(flag::GRAD))
+    {
+        grad::freeze(trace, &mut state, &live);
+        live = live_nodes(&state.recording);
+    }
+    let mut fresh = state.spare.take().unwrap_or_default();
+    fresh.epoch = next_epoch();
+    let recording = std::mem::replace(&mut state.recording, fresh);
+    let flushed = if recording.gang.is_some() {
+        state.flushed.clone()
+    } else {
+        Vec::new()
+    };
+    drop(state);
+    // Handles that other threads dropped counted as live above, whenever they were dropped.
+    drop(trace.exhume());
+    Some(Pending::new(recording, live, flushed))
+}
+
+/// First phase: what all replicas that have to run this program will run of it.
+fn settle(pending: &Arc<Pending>) -> Result<(Extent, Option<Arc<dyn Gang>>)> {
+    let Some(gang) = pending.recording.gang.clone() else {
+        return Ok((pending.extent(pending.len()), None));
+    };
+    match gang.settle(Arc::clone(pending) as Arc<dyn crate::gang::Proposal>)? {
+        Settlement::Run { len, live, donors } => Ok((Extent { len, live, donors }, Some(gang))),
+        Settlement::FlushFirst { len } => Ok((pending.extent(len), None)),
+    }
+}
+
+/// Compiles if needed, uploads, votes, and starts the execution. The outputs are those of
+/// `extent.live`.
+fn run(
+    trace: &Arc<Trace>,
+    pending: &Pending,
+    extent: &Extent,
+    gang: Option<&Arc<dyn Gang>>,
+) -> Result<Vec<DeviceValue>> {
+    let device = trace.device.ordinal();
+    let ready = prepare(trace, pending, extent, gang);
+    let launch_id = match (gang, &ready) {
+        (Some(gang), ready) => gang.vote(ready.as_ref().map(drop).map_err(Clone::clone))?,
+        (None, _) => 0,
+    };
+    let Some((program, numbers)) = ready? else {
+        return Ok(Vec::new());
+    };
+    let compiled = program.compiled()?;
+    let recording = &pending.recording;
+    let arguments: SmallVec<[&Buffer; 16]> = compiled
+        .arguments
+        .iter()
+        .map(|argument| match argument {
+            Argument::Numbers(class) => &numbers[class],
+            Argument::Param(position) => recording.params[*position as usize].value.buffer(),
+        })
+        .collect();
+    let withheld = withheld(recording, compiled);
+    let options = ExecuteOptions {
+        device,
+        launch_id,
+        non_donatable: &withheld,
+    };
+    let execution = compiled.executable.execute(&arguments, &options)?;
+    let last = &recording.nodes[extent.len - 1];
+    let mut state = trace.lock();
+    let info = StepInfo {
+        step: state.step,
+        op: last.entry.name,
+        location: last.location,
+    };
+    state.step += 1;
+    // An inline program is done already; one that cannot tell is waited for like the others.
+    if !execution.done.is_ready().unwrap_or(false) {
+        state.in_flight.push_back(InFlight {
+            done: execution.done,
+            info,
+            gang: gang.cloned(),
+        });
+    }
+    drop(state);
+    Ok(execution
+        .outputs
+        .into_iter()
+        .map(|b| DeviceValue::new(b, Some(info)))
+        .collect())
+}
+
+type Prepared = Option<(Arc<Program>, HashMap<NumberClass, Buffer>)>;
+
+/// Everything that can fail: room among the steps in flight, the program, the numbers' upload.
+/// `None` where nothing is needed of the recording.
+fn prepare(
+    trace: &Arc<Trace>,
+    pending: &Pending,
+    extent: &Extent,
+    gang: Option<&Arc<dyn Gang>>,
+) -> Result<Prepared> {
+    let recording = &pending.recording;
+    if extent.live.is_empty() && gang.is_none() {
+        return Ok(None);
+    }
+    drain(trace, STEPS_IN_FLIGHT - 1)?;
+    let placement = match gang {
+        Some(gang) if gang.devices().len() > 1 => Placement::Replicas(gang.devices().to_vec()),
+        _ => Placement::Portable,
+    };
+    let program = cache::program(recording, extent, placement)?;
+    let mut numbers = HashMap::new();
+    for argument in &program.compiled()?.arguments {
+        if let Argument::Numbers(class) = argument {
+            numbers.insert(
+                *class,
+                upload_numbers(recording, *class, trace.device.ordinal())?,
+            );
+        }
+    }
+    Ok(Some((program, numbers)))
+}
+
+fn upload_numbers(recording: &Recording, class: NumberClass, device: usize) -> Result<Buffer> {
+    let numbers = &recording.numbers;
+    let (bytes, dtype, len): (&[u8], DType, usize) = match class {
+        NumberClass::F32 => (
+            bytemuck::cast_slice(&numbers.f32),
+            DType::F32,
+            numbers.f32.len(),
+        ),
+        NumberClass::F64 => (
+            bytemuck::cast_slice(&numbers.f64),
+            DType::F64,
+            numbers.f64.len(),
+        ),
+        NumberClass::I64 => (
+            bytemuck::cast_slice(&numbers.i64),
+            DType::I64,
+            numbers.i64.len(),
+        ),
+    };
+    Client::global()?.upload(bytes, dtype, &Shape::new(&[len]), device)
+}
+
+/// Donated arguments that something besides the recording holds: they are copied at execution
+/// rather than overwritten.
+fn withheld(recording: &Recording, compiled: &Compiled) -> SmallVec<[usize; 8]> {
+    compiled
+        .donated
+        .iter()
+        .copied()
+        .filter(|&position| match compiled.arguments[position] {
+            Argument::Param(p) => !recording.params[p as usize].value.is_exclusive(),
+            Argument::Numbers(_) => true,
+        })
+        .collect()
+}
+
+/// Puts the outputs into the storages that wait for them, carries what was not run over into the
+/// current recording, and keeps the memory for the next epoch.
+fn fill(
+    trace: &Arc<Trace>,
+    pending: Arc<Pending>,
+    extent: &Extent,
+    met_gang: bool,
+    outputs: Vec<DeviceValue>,
+) {
+    let recording = &pending.recording;
+    for (&index, value) in extent.live.iter().zip(&outputs) {
+        if let Some(storage) = &recording.storages[index as usize] {
+            let mut contents = storage.lock();
+            contents.value = Value::Ready(value.clone());
+            storage.set_slot(Slot::NONE);
+        }
+    }
+    let mut state = trace.lock();
+    if met_gang {
+        state.flushed.clear();
+    } else if xla_runtime::context::in_launch() {
+        if state.flushed.len() == REMEMBERED {
+            state.flushed.remove(0);
+        }
+        state
+            .flushed
+            .push((extent.len, recording.chain[extent.len - 1]));
+    }
+    if extent.len < recording.nodes.len() {
+        carry_over(trace, &mut state, recording, extent, &outputs);
+    }
+    drop(outputs);
+    recycle(&mut state, pending);
+}
+
+/// Keeps the storages of dead nodes and the recording's memory for the next epoch.
+fn recycle(state: &mut State, pending: Arc<Pending>) {
+    // Another replica may still look at the proposal; then its memory goes with it.
+    let Ok(pending) = Arc::try_unwrap(pending) else {
+        return;
+    };
+    let mut recording = pending.recording;
+    let nodes = recording.nodes.iter();
+    for (storage, node) in recording.storages.drain(..).zip(nodes) {
+        if let Some(storage) = storage
+            && Arc::strong_count(&storage) == 1
+            && !node.has(flag::PARAM)
+        {
+            state.free.push(storage);
+        }
+    }
+    recording.clear();
+    state.spare = Some(recording);
+}
+
+/// Records the nodes from `extent.len` on once more, now on top of the outputs just computed.
+fn carry_over(
+    trace: &Arc<Trace>,
+    state: &mut State,
+    old: &Recording,
+    extent: &Extent,
+    outputs: &[DeviceValue],
+) {
+    let mut moved: HashMap<u32, u32> = HashMap::new();
+    let computed = |index: u32| -> Option<DeviceValue> {
+        match old.param_of(index) {
+            Some(param) => Some(param.value.clone()),
+            None => extent
+                .live
+                .binary_search(&index)
+                .ok()
+                .and_then(|at| outputs.get(at).cloned()),
+        }
+    };
+    for index in extent.len as u32..old.nodes.len() as u32 {
+        let node = old.nodes[index as usize];
+        if let Some(param) = old.param_of(index) {
+            let storage = old.storages[index as usize].clone();
+            let new = state.enter_value(trace, node.ty, storage, &param.value, node.location);
+            moved.insert(index, new);
+            continue;
+        }
+        let inputs: SmallVec<[Input; 8]> = old
+            .inputs(&node)
+            .map(|input| match input {
+                Input::Number(class, slot) => state.recording.renumber(class, old, slot),
+                Input::Node(j) => Input::Node(match (moved.get(&j), computed(j)) {
+                    (Some(&new), _) => new,
+                    (None, Some(value)) => {
+                        let storage = old.storages[j as usize].clone();
+                        let ty = old.nodes[j as usize].ty;
+                        let new = state.enter_value(trace, ty, storage, &value, node.location);
+                        moved.insert(j, new);
+                        new
+                    }
+                    // Cannot be: `live` holds whatever the tail reads.
+                    (None, None) => 0,
+                }),
+            })
+            .collect();
+        let flags = node.flags & flag::COLLECTIVE;
+        let new = state
+            .recording
+            .push(node.entry, node.ty, &inputs, flags, node.location);
+        moved.insert(index, new);
+        if let Some(storage) = &old.storages[index as usize]
+            && Arc::strong_count(storage) > 1
+        {
+            storage.set_slot(Slot::new(state.recording.epoch, new));
+            state.recording.storages[new as usize] = Some(Arc::clone(storage));
+            let contents = storage.lock();
+            let (leaf, history) = (contents.leaf.clone(), contents.history.clone());
+            drop(contents);
+            state
+                .recording
+                .note_autograd(new, leaf.as_ref(), history.as_ref());
+        }
+        if node.has(flag::COLLECTIVE) {
+            state.recording.gang = old.gang.clone();
+        }
+    }
+    for param in &old.params {
+        if let Some(to) = param.rebound.and_then(|to| moved.get(&to))
+            && let Some(from) = moved.get(&param.node)
+        {
+            state.recording.rebind_param(*from, *to);
+        }
+    }
+}
+
+/// Gives every tensor that waited for a program that did not run its error. A tensor that the
+/// program would have changed in place keeps the value it had: nothing was executed.
+fn fail(trace: &Arc<Trace>, pending: Arc<Pending>, error: Error) -> Error {
+    let recording = &pending.recording;
+    let shared = Arc::new(error.clone());
+    let before: HashMap<u32, &DeviceValue> = recording
+        .params
+        .iter()
+        .filter(|p| !p.value.buffer().is_deleted())
+        .filter_map(|p| p.rebound.map(|to| (to, &p.value)))
+        .collect();
+    for (index, storage) in (0u32..).zip(&recording.storages) {
+        let Some(storage) = storage else { continue };
+        if recording.nodes[index as usize].has(flag::PARAM) || Arc::strong_count(storage) == 1 {
+            continue;
+        }
+        restore(storage, before.get(&index).copied(), &shared);
+    }
+    recycle(&mut trace.lock(), pending);
+    error
+}
+
+fn restore(storage: &Arc<Storage>, before: Option<&DeviceValue>, error: &Arc<Error>) {
+    let mut contents = storage.lock();
+    contents.value = match before {
+        Some(value) => Value::Ready(value.clone()),
+        None => Value::Failed(Arc::clone(error)),
+    };
+    storage.set_slot(Slot::NONE);
+}

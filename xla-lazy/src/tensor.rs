@@ -1,0 +1,490 @@
+//! The tensor: a handle on a storage, or on a view of one. Operators are not here but in `ops`.
+
+use crate::grad::Leaf;
+use crate::op::OpEntry;
+use crate::storage::{Storage, Value};
+use crate::sync::{self, DeviceValue};
+use crate::trace::{self, Trace, flag};
+use crate::ty::{Ty, ty};
+use crate::view::View;
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+use xla_core::{DType, Device, Element, Error, IntoShape, Literal, Result, Shape, Site};
+
+/// An n-dimensional array on a device, computed when it is needed.
+///
+/// Operators record; [`crate::sync`] compiles and runs what was recorded. Cloning makes another
+/// handle on the same value, as assigning does in PyTorch, and in-place methods (their names end in
+/// `_`) change the value for every handle and every view of it.
+///
+/// Handles are `Send` and `Sync`. An operator records into the trace of the replica that its
+/// operands are pending in.
+pub struct Tensor {
+    pub(crate) storage: Arc<Storage>,
+    pub(crate) view: Option<Arc<View>>,
+}
+
+impl Clone for Tensor {
+    fn clone(&self) -> Self {
+        Tensor {
+            storage: Arc::clone(&self.storage),
+            view: self.view.clone(),
+        }
+    }
+}
+
+impl Drop for Tensor {
+    fn drop(&mut self) {
+        self.storage.handle_dropped();
+    }
+}
+
+/// Where and as what a tensor is made: a dtype, a device, both or neither (`()`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TensorOptions {
+    dtype: Option<DType>,
+    device: Option<Device>,
+}
+
+impl TensorOptions {
+    /// The dtype asked for.
+    pub fn dtype(&self) -> Option<DType> {
+        self.dtype
+    }
+
+    /// The device asked for, or the calling replica's.
+    ///
+    /// # Errors
+    /// [`Error::NoReplicaContext`] on a thread that belongs to no replica while a launch runs.
+    pub fn device_or_current(&self, op: &'static str) -> Result<Device> {
+        match self.device {
+            Some(device) => Ok(device),
+            None => xla_runtime::context::current(op).map(|c| c.device()),
+        }
+    }
+}
+
+impl From<()> for TensorOptions {
+    fn from((): ()) -> Self {
+        TensorOptions::default()
+    }
+}
+
+impl From<DType> for TensorOptions {
+    fn from(dtype: DType) -> Self {
+        TensorOptions {
+            dtype: Some(dtype),
+            device: None,
+        }
+    }
+}
+
+impl From<Device> for TensorOptions {
+    fn from(device: Device) -> Self {
+        TensorOptions {
+            dtype: None,
+            device: Some(device),
+        }
+    }
+}
+
+impl From<&Device> for TensorOptions {
+    fn from(device: &Device) -> Self {
+        TensorOptions::from(*device)
+    }
+}
+
+impl From<(DType, Device)> for TensorOptions {
+    fn from((dtype, device): (DType, Device)) -> Self {
+        TensorOptions {
+            dtype: Some(dtype),
+            device: Some(device),
+        }
+    }
+}
+
+impl From<(DType, &Device)> for TensorOptions {
+    fn from((dtype, device): (DType, &Device)) -> Self {
+        TensorOptions::from((dtype, *device))
+    }
+}
+
+impl Tensor {
+    pub(crate) fn of(storage: Arc<Storage>) -> Self {
+        Tensor {
+            storage,
+            view: None,
+        }
+    }
+
+    pub(crate) fn with_view(&self, view: View) -> Self {
+        Tensor {
+            storage: Arc::clone(&self.storage),
+            view: Some(Arc::new(view)),
+        }
+    }
+
+    pub(crate) fn ty(&self) -> Ty {
+        self.view.as_ref().map_or(self.storage.ty, |v| v.ty)
+    }
+
+    /// A tensor with a literal's values, sent to the device now. The dtype is the literal's unless
+    /// the options name another, to which the host converts first.
+    ///
+    /// The literal is immutable, so where its memory is aligned the device uses it without a copy.
+    ///
+    /// # Errors
+    /// The runtime's, when the device does not exist or has no memory left.
+    ///
+    /// ```no_run
+    /// use xla_core::Literal;
+    /// use xla_lazy::Tensor;
+    /// let x = Tensor::from_literal(Literal::from_vec(vec![1.0f32, 2.0], [2])?, ())?;
+    /// assert_eq!(x.to_vec::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), xla_core::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn from_literal(literal: Literal, options: impl Into<TensorOptions>) -> Result<Tensor> {
+        let options = options.into();
+        let device = options.device_or_current("Tensor::from_literal")?;
+        let literal = literal.cast(options.dtype.unwrap_or(literal.dtype()));
+        let range = literal.integer_range();
+        let ty = ty(literal.dtype(), literal.shape());
+        let value = DeviceValue::upload(literal, device)?;
+        let storage = Storage::new(ty, device, Value::Ready(value));
+        storage.lock().range = range;
+        Ok(Tensor::of(Arc::new(storage)))
+    }
+
+    /// A tensor with a copy of a slice. Changing the slice later never changes the tensor.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] when the shape does not hold as many elements; otherwise as
+    /// [`Tensor::from_literal`].
+    #[track_caller]
+    pub fn from_slice<T: Element>(
+        data: &[T],
+        shape: impl IntoShape,
+        options: impl Into<TensorOptions>,
+    ) -> Result<Tensor> {
+        let location = Location::caller();
+        let literal = Literal::from_slice(data, shape).map_err(|e| e.at(location))?;
+        Tensor::from_literal(literal, options)
+    }
+
+    /// A tensor with a vector's values; the vector's memory is given to it.
+    ///
+    /// # Errors
+    /// As [`Tensor::from_slice`].
+    #[track_caller]
+    pub fn from_vec<T: Element>(
+        data: Vec<T>,
+        shape: impl IntoShape,
+        options: impl Into<TensorOptions>,
+    ) -> Result<Tensor> {
+        let location = Location::caller();
+        let literal = Literal::from_vec(data, shape).map_err(|e| e.at(location))?;
+        Tensor::from_literal(literal, options)
+    }
+
+    /// A tensor with an `ndarray` array's values.
+    ///
+    /// # Errors
+    /// As [`Tensor::from_literal`].
+    #[track_caller]
+    pub fn from_array<T: Element, D: ndarray::Dimension>(
+        array: ndarray::Array<T, D>,
+        options: impl Into<TensorOptions>,
+    ) -> Result<Tensor> {
+        Tensor::from_literal(Literal::from_array(array), options)
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.ty().dtype()
+    }
+
+    /// Axis lengths.
+    pub fn shape(&self) -> &'static Shape {
+        self.ty().shape()
+    }
+
+    /// Axis lengths, outermost first.
+    pub fn dims(&self) -> &'static [usize] {
+        self.ty().shape().dims()
+    }
+
+    /// Number of axes.
+    pub fn rank(&self) -> usize {
+        self.ty().rank()
+    }
+
+    /// Number of elements.
+    pub fn numel(&self) -> usize {
+        self.ty().shape().numel()
+    }
+
+    /// Length of one axis, counted from the end when negative.
+    ///
+    /// # Errors
+    /// [`Error::Axis`] when there is no such axis.
+    #[track_caller]
+    pub fn size(&self, dim: i64) -> Result<usize> {
+        let location = Location::caller();
+        self.shape()
+            .axis("size", dim)
+            .map(|a| self.dims()[a])
+            .map_err(|e| e.at(location))
+    }
+
+    /// The device that the value lives on.
+    pub fn device(&self) -> Device {
+        self.storage.device
+    }
+
+    /// A number that all handles on one storage and its views share, and no other tensor has that is
+    /// alive: for telling whether two tensors are the same.
+    pub fn storage_id(&self) -> usize {
+        Arc::as_ptr(&self.storage).addr()
+    }
+
+    /// How often the value has been changed in place; shared by all views of it.
+    pub fn version(&self) -> u64 {
+        self.storage.lock().version
+    }
+
+    /// The tensor on another device or with another dtype; a handle on this one when it is there
+    /// already. Moving to another device reads nothing to the host but waits for the value.
+    ///
+    /// # Errors
+    /// The pending program's, when the value has to be computed first and that fails.
+    #[track_caller]
+    pub fn to(&self, options: impl Into<TensorOptions>) -> Result<Tensor> {
+        let options = options.into();
+        let moved = match options.device {
+            Some(device) if device != self.device() => {
+                let value = sync::materialise(self, Location::caller())?.copy_to(device)?;
+                let storage = Storage::new(self.ty(), device, Value::Ready(value));
+                storage.lock().range = self.index_range();
+                Tensor::of(Arc::new(storage))
+            }
+            _ => self.clone(),
+        };
+        match options.dtype {
+            Some(dtype) => moved.to_dtype(dtype),
+            None => Ok(moved),
+        }
+    }
+
+    /// Smallest and largest element, where they are known because the value came from the host and
+    /// was only viewed or widened since.
+    pub(crate) fn index_range(&self) -> Option<(i64, i64)> {
+        self.storage.lock().range
+    }
+
+    /// An error if an index that came from the host is outside `-size..size` (or `0..size` where
+    /// negative ones have no meaning).
+    pub(crate) fn check_indices(
+        &self,
+        op: &'static str,
+        axis: usize,
+        size: usize,
+        negative: bool,
+    ) -> Result<()> {
+        let Some((low, high)) = self.index_range() else {
+            return Ok(());
+        };
+        let limit = i64::try_from(size).unwrap_or(i64::MAX);
+        let floor = if negative { -limit } else { 0 };
+        let index = match (low < floor, high >= limit) {
+            (true, _) => low,
+            (_, true) => high,
+            _ => return Ok(()),
+        };
+        Err(Error::IndexOutOfRange {
+            op,
+            index,
+            axis,
+            size,
+            at: Site::NONE,
+        })
+    }
+
+    /// The values on the host. Executes what is pending, once, and waits for this tensor only.
+    ///
+    /// # Errors
+    /// The pending program's compile or execution error, or a deadline.
+    #[track_caller]
+    pub fn to_literal(&self) -> Result<Literal> {
+        sync::materialise(self, Location::caller())?.to_literal()
+    }
+
+    /// The elements on the host, row-major; see [`Tensor::to_literal`].
+    ///
+    /// # Errors
+    /// [`Error::DTypeMismatch`] when `T` is not the tensor's dtype; otherwise as
+    /// [`Tensor::to_literal`].
+    #[track_caller]
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        if T::DTYPE != self.dtype() {
+            return Err(
+                Error::dtype("to_vec", T::DTYPE.name(), self.dtype()).at(Location::caller())
+            );
+        }
+        self.to_literal()?.to_vec()
+    }
+
+    /// The values as an `ndarray` array; see [`Tensor::to_literal`].
+    ///
+    /// # Errors
+    /// As [`Tensor::to_vec`].
+    #[track_caller]
+    pub fn to_array<T: Element>(&self) -> Result<ndarray::ArrayD<T>> {
+        if T::DTYPE != self.dtype() {
+            return Err(
+                Error::dtype("to_array", T::DTYPE.name(), self.dtype()).at(Location::caller())
+            );
+        }
+        self.to_literal()?.to_array()
+    }
+
+    /// The value of a tensor with one element, converted to `T`.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] when there is not exactly one element; otherwise as
+    /// [`Tensor::to_literal`].
+    #[track_caller]
+    pub fn item<T: Element>(&self) -> Result<T> {
+        if self.numel() != 1 {
+            return Err(
+                Error::shape("item", "exactly one element", self.shape()).at(Location::caller())
+            );
+        }
+        let literal = self.to_literal()?.cast(T::DTYPE);
+        Ok(literal.as_slice::<T>()?[0])
+    }
+
+    /// Whether a gradient flows to this tensor.
+    pub fn requires_grad(&self) -> bool {
+        if !self.dtype().is_float() {
+            return false;
+        }
+        if let Some(view) = &self.view
+            && !differentiable(view)
+        {
+            return false;
+        }
+        self.storage_grad_flags() & flag::GRAD != 0
+    }
+
+    /// Whether the tensor is a leaf of the gradient graph: made by the user, not by an operator on
+    /// tensors that require a gradient.
+    pub fn is_leaf(&self) -> bool {
+        let flags = self.storage_grad_flags();
+        flags & flag::GRAD == 0 || (flags & flag::LEAF != 0 && self.view.is_none())
+    }
+
+    fn storage_grad_flags(&self) -> u8 {
+        let slot = self.storage.slot();
+        let contents = self.storage.lock();
+        if contents.leaf.is_some() {
+            return flag::GRAD | flag::LEAF;
+        }
+        let trace: Arc<Trace> = match &contents.value {
+            Value::Pending(trace) => Arc::clone(trace),
+            _ => {
+                return if contents.history.is_some() {
+                    flag::GRAD
+                } else {
+                    0
+                };
+            }
+        };
+        // The trace is locked before a storage, never after.
+        drop(contents);
+        let state = trace.lock();
+        match slot.in_epoch(state.recording.epoch) {
+            Some(index) => state.recording.nodes[index as usize].flags,
+            None => 0,
+        }
+    }
+
+    /// Makes the tensor a leaf that gradients accumulate into, or no longer one; returns a handle
+    /// on it.
+    ///
+    /// # Errors
+    /// [`Error::DTypeMismatch`] for a dtype that is not floating-point, [`Error::Autograd`] for the
+    /// result of a recorded operator or a view.
+    #[track_caller]
+    pub fn requires_grad_(&self, requires_grad: bool) -> Result<Tensor> {
+        let location = Location::caller();
+        let op = "requires_grad_";
+        if requires_grad && !self.dtype().is_float() {
+            return Err(Error::dtype(op, "a floating-point dtype", self.dtype()).at(location));
+        }
+        if !self.is_leaf() || self.view.is_some() {
+            return Err(Error::Autograd {
+                op,
+                reason: "the tensor is not a leaf".into(),
+                advice: "call it on the tensor itself, or use detach() first",
+                at: location.into(),
+            });
+        }
+        trace::with_node(op, self, location, |_, state, index| {
+            let mut contents = self.storage.lock();
+            contents.leaf = match (requires_grad, contents.leaf.take()) {
+                (true, Some(leaf)) => Some(leaf),
+                (true, None) => Some(Arc::new(Leaf::default())),
+                (false, _) => None,
+            };
+            let leaf = contents.leaf.clone();
+            drop(contents);
+            state.recording.note_autograd(index, leaf.as_ref(), None);
+        })?;
+        Ok(self.clone())
+    }
+
+    pub(crate) fn leaf(&self) -> Option<Arc<Leaf>> {
+        if self.view.is_some() {
+            None
+        } else {
+            self.storage.lock().leaf.clone()
+        }
+    }
+
+    /// A view of this tensor by an operator without numbers.
+    #[track_caller]
+    pub(crate) fn view_op(&self, entry: &'static OpEntry) -> Result<Tensor> {
+        self.view_by(entry, &[])
+    }
+
+    /// Makes `value` the value of this tensor: of its storage, or of the part of it that this view
+    /// shows. `value` has the tensor's type.
+    #[track_caller]
+    pub(crate) fn assign(&self, op: &'static str, value: Tensor) -> Result<Tensor> {
+        let location = Location::caller();
+        if trace::is_grad_enabled() && self.storage.lock().leaf.is_some() {
+            return Err(Error::Autograd {
+                op,
+                reason: "a leaf that requires a gradient is changed in place".into(),
+                advice: "wrap the change in no_grad(|| …)",
+                at: location.into(),
+            });
+        }
+        let whole = self.write_back(value)?;
+        trace::rebind(op, &self.storage, &whole, location)?;
+        Ok(self.clone())
+    }
+}
+
+fn differentiable(view: &View) -> bool {
+    view.entry.differentiable && view.parent.as_deref().is_none_or(differentiable)
+}
+
+impl fmt::Debug for Tensor {
+    /// The type and device; the values are not computed for it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor {} on {}", self.ty(), self.device())
+    }
+}

@@ -1,0 +1,133 @@
+//! Views: a tensor that shows part of another's value, or its value in another arrangement.
+//!
+//! A view holds no value. Reading it records the operators that derive it from its storage;
+//! writing through it records the operators that put the change back into its storage, so the base
+//! and all sibling views see it.
+
+use crate::op::{Number, OpEntry, Operand};
+use crate::trace::Slot;
+use crate::{Tensor, Ty};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use xla_core::{Result, Shape};
+
+/// Strides in elements, one an axis; a broadcast axis has 0.
+pub type Strides = SmallVec<[i64; 6]>;
+
+/// What makes an operator a view operator.
+pub trait ViewRule: Send + Sync {
+    /// The input with its part that this operator shows replaced by `value`.
+    ///
+    /// # Errors
+    /// When the view cannot be written through (an expanded one).
+    fn write(&self, input: &Tensor, value: &Tensor, numbers: &[Number]) -> Result<Tensor>;
+
+    /// The result's strides, from the input's. `None` where elements in this order would not lie
+    /// at constant strides, so that PyTorch would copy.
+    fn strides(&self, input: &Shape, strides: &[i64], output: &Shape) -> Option<Strides>;
+}
+
+/// One step of a view chain, from the storage outwards.
+pub(crate) struct View {
+    pub(crate) parent: Option<Arc<View>>,
+    pub(crate) entry: &'static OpEntry,
+    pub(crate) numbers: SmallVec<[Number; 2]>,
+    pub(crate) ty: Ty,
+    pub(crate) strides: Strides,
+    /// The storage's slot when this view was last derived, and the node derived. Written under the
+    /// lock of the trace.
+    pub(crate) derived_from: AtomicU64,
+    pub(crate) derived: AtomicU64,
+}
+
+impl View {
+    pub(crate) fn new(
+        parent: Option<Arc<View>>,
+        entry: &'static OpEntry,
+        numbers: &[Number],
+        ty: Ty,
+        strides: Strides,
+    ) -> Self {
+        View {
+            parent,
+            entry,
+            numbers: numbers.into(),
+            ty,
+            strides,
+            derived_from: AtomicU64::new(Slot::NONE.bits()),
+            derived: AtomicU64::new(Slot::NONE.bits()),
+        }
+    }
+}
+
+/// Row-major strides as [`Strides`].
+pub(crate) fn contiguous(shape: &Shape) -> Strides {
+    shape
+        .strides()
+        .iter()
+        .map(|&s| i64::try_from(s).unwrap_or(i64::MAX))
+        .collect()
+}
+
+impl Tensor {
+    /// A view of this tensor by a view operator with these numbers as further operands. Where
+    /// PyTorch would copy (reshaping what does not lie at constant strides), the result is an
+    /// ordinary tensor.
+    #[track_caller]
+    pub(crate) fn view_by(&self, entry: &'static OpEntry, numbers: &[Number]) -> Result<Tensor> {
+        let location = std::panic::Location::caller();
+        let input = self.ty();
+        let mut types: SmallVec<[crate::InputType; 4]> =
+            smallvec::smallvec![crate::InputType::Tensor(input)];
+        types.extend(
+            numbers
+                .iter()
+                .map(|n| crate::InputType::Number(n.category())),
+        );
+        let out = entry.op.infer(&types).map_err(|e| e.at(location))?;
+        let strides = match &self.view {
+            Some(view) => view.strides.clone(),
+            None => contiguous(input.shape()),
+        };
+        let kept = entry
+            .op
+            .view()
+            .and_then(|v| v.strides(input.shape(), &strides, out.shape()));
+        match kept {
+            Some(strides) => {
+                Ok(self.with_view(View::new(self.view.clone(), entry, numbers, out, strides)))
+            }
+            None => {
+                let mut operands: SmallVec<[Operand<'_>; 4]> =
+                    smallvec::smallvec![Operand::Tensor(self)];
+                operands.extend(numbers.iter().map(|n| Operand::Number(*n)));
+                crate::trace::record_at(entry, &operands, location)
+            }
+        }
+    }
+
+    /// The storage's new value when this view of it becomes `value`.
+    #[track_caller]
+    pub(crate) fn write_back(&self, value: Tensor) -> Result<Tensor> {
+        let mut value = value;
+        let mut view = self.view.clone();
+        while let Some(step) = view {
+            let parent = Tensor {
+                storage: Arc::clone(&self.storage),
+                view: step.parent.clone(),
+            };
+            let rule = step
+                .entry
+                .op
+                .view()
+                .ok_or_else(|| xla_core::Error::Internal {
+                    what: "view",
+                    expected: format!("{} to be a view operator", step.entry.name),
+                })?;
+            value = rule.write(&parent, &value, &step.numbers)?;
+            view = step.parent.clone();
+        }
+        Ok(value)
+    }
+}

@@ -1,0 +1,325 @@
+//! Which replica the calling thread drives: its device, its rank, and the launch it belongs to.
+//!
+//! Outside a launch every thread is the one replica of the process: device `xla:0`, rank 0 of 1.
+//! While a launch runs, each of its replica threads carries a [`ReplicaContext`]; a thread without
+//! one gets an error rather than a silent `xla:0`, and [`ReplicaContext::enter`] carries a
+//! context over to a worker thread.
+
+use std::any::{Any, TypeId};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use xla_core::{Device, Error, Result};
+
+/// How replicas are run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Mode {
+    /// No launch: the process is its own single replica.
+    Single,
+    /// One thread of this process for each replica.
+    Threads,
+    /// One replica on the calling thread, for debugging.
+    Debug,
+}
+
+/// What has become of one replica of a launch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// Its function still runs.
+    Running,
+    /// Its function returned.
+    Left,
+    /// Its function returned an error or panicked; the text is its own.
+    Failed(String),
+}
+
+/// What the replicas of one launch share: who is still there.
+///
+/// Anyone who waits for other replicas waits here, so that a replica that leaves or fails wakes
+/// every waiter at once.
+pub struct Launch {
+    id: u64,
+    mode: Mode,
+    deadline: Duration,
+    members: Mutex<Vec<Standing>>,
+    changed: Condvar,
+}
+
+impl Launch {
+    /// A launch of `world_size` replicas that wait for each other at most `deadline`.
+    pub fn new(mode: Mode, world_size: usize, deadline: Duration) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Arc::new(Launch {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            mode,
+            deadline,
+            members: Mutex::new(vec![Standing::Running; world_size]),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// A number that no other launch of the process has.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// How its replicas are run.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// How long a replica waits for others.
+    pub fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    /// What has become of each replica, by rank.
+    pub fn standings(&self) -> Vec<Standing> {
+        self.lock().clone()
+    }
+
+    /// Records that a replica's function has ended and wakes all who wait. A failure is never
+    /// overwritten.
+    pub fn leave(&self, rank: usize, standing: Standing) {
+        let mut members = self.lock();
+        if let Some(slot) = members.get_mut(rank)
+            && *slot == Standing::Running
+        {
+            *slot = standing;
+        }
+        drop(members);
+        self.changed.notify_all();
+    }
+
+    /// Wakes everybody who waits in [`Launch::wait_until`], to look again.
+    pub fn notify(&self) {
+        // Taking the lock orders this after a waiter's look and before its sleep.
+        drop(self.lock());
+        self.changed.notify_all();
+    }
+
+    /// Waits until `done` returns something. `done` is called first, then after every
+    /// [`Launch::notify`] and every change of standing, with the members' standings; it must not
+    /// call back into this launch.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`] naming `what` once the launch's deadline has passed.
+    pub fn wait_until<T>(
+        &self,
+        what: &str,
+        mut done: impl FnMut(&[Standing]) -> Option<T>,
+    ) -> Result<T> {
+        let end = Instant::now() + self.deadline;
+        let mut members = self.lock();
+        loop {
+            if let Some(value) = done(&members) {
+                return Ok(value);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::Deadline {
+                    what: what.to_owned(),
+                    after: self.deadline,
+                    advice: "; a rank may be stuck, or set a longer deadline",
+                });
+            }
+            members = self
+                .changed
+                .wait_timeout(members, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Standing>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One replica: a device with the thread that drives it.
+pub struct ReplicaContext {
+    device: Device,
+    rank: usize,
+    world_size: usize,
+    launch: Arc<Launch>,
+    extensions: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Vec<Arc<ReplicaContext>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Launches whose replicas run on threads of their own just now.
+static ACTIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// The replica that the calling thread drives.
+///
+/// # Errors
+/// [`Error::NoReplicaContext`] on a thread that belongs to no replica while a launch runs; `what`
+/// names the call in it.
+pub fn current(what: &'static str) -> Result<Arc<ReplicaContext>> {
+    if let Some(context) = CURRENT.with_borrow(|stack| stack.last().cloned()) {
+        return Ok(context);
+    }
+    if ACTIVE.load(Ordering::Acquire) > 0 {
+        return Err(Error::NoReplicaContext { what });
+    }
+    static ROOT: OnceLock<Arc<ReplicaContext>> = OnceLock::new();
+    Ok(Arc::clone(ROOT.get_or_init(|| {
+        let deadline = xla_core::Config::global()
+            .map_or(xla_core::config::DEFAULT_DEADLINE, |config| config.deadline);
+        ReplicaContext::new(Launch::new(Mode::Single, 1, deadline), Device::new(0), 0, 1)
+    })))
+}
+
+/// Whether the calling thread is inside a replica of a launch.
+pub fn in_launch() -> bool {
+    CURRENT.with_borrow(|stack| !stack.is_empty())
+}
+
+/// Marks a launch whose replicas run on threads of their own, until dropped.
+#[derive(Debug)]
+pub struct ActiveLaunch(());
+
+impl ActiveLaunch {
+    /// From now on a thread without a context is no replica.
+    #[allow(clippy::new_without_default)] // it has an effect: a default would hide that
+    pub fn new() -> Self {
+        ACTIVE.fetch_add(1, Ordering::AcqRel);
+        ActiveLaunch(())
+    }
+}
+
+impl Drop for ActiveLaunch {
+    fn drop(&mut self) {
+        ACTIVE.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl ReplicaContext {
+    /// The replica of `launch` with this rank, on this device.
+    pub fn new(launch: Arc<Launch>, device: Device, rank: usize, world_size: usize) -> Arc<Self> {
+        Arc::new(ReplicaContext {
+            device,
+            rank,
+            world_size,
+            launch,
+            extensions: Mutex::new(HashMap::new()),
+        })
+    }
+
+    /// The device that tensors are made on by default.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Global rank, from 0.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Number of replicas in the launch.
+    pub fn world_size(&self) -> usize {
+        self.world_size
+    }
+
+    /// How the replicas are run.
+    pub fn mode(&self) -> Mode {
+        self.launch.mode()
+    }
+
+    /// The launch it belongs to.
+    pub fn launch(&self) -> &Arc<Launch> {
+        &self.launch
+    }
+
+    /// The one value of this type that the replica carries, made by `init` at the first call. Crates
+    /// above keep their own state here (a generator, a process group).
+    pub fn extension<T: Send + Sync + 'static>(&self, init: impl FnOnce() -> T) -> Arc<T> {
+        let mut extensions = self
+            .extensions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let value = extensions
+            .entry(TypeId::of::<T>())
+            .or_insert_with(|| Arc::new(init()));
+        match Arc::clone(value).downcast::<T>() {
+            Ok(value) => value,
+            Err(_) => unreachable!("the map is keyed by the type of its values"),
+        }
+    }
+
+    /// Makes the calling thread part of this replica until the guard is dropped.
+    pub fn enter(self: &Arc<Self>) -> Entered {
+        CURRENT.with_borrow_mut(|stack| stack.push(Arc::clone(self)));
+        Entered(PhantomData)
+    }
+}
+
+impl fmt::Debug for ReplicaContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReplicaContext")
+            .field("device", &self.device)
+            .field("rank", &self.rank)
+            .field("world_size", &self.world_size)
+            .field("mode", &self.mode())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Keeps the calling thread part of a replica; see [`ReplicaContext::enter`].
+#[derive(Debug)]
+#[must_use = "the thread leaves the replica when this is dropped"]
+pub struct Entered(PhantomData<*const ()>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        CURRENT.with_borrow_mut(|stack| {
+            stack.pop();
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leaving_member_wakes_waiters_and_a_deadline_ends_the_wait() {
+        let launch = Launch::new(Mode::Threads, 2, Duration::from_millis(300));
+        let waiter = std::thread::spawn({
+            let launch = Arc::clone(&launch);
+            move || {
+                launch.wait_until("a test", |m| {
+                    (m[1] != Standing::Running).then(|| m[1].clone())
+                })
+            }
+        });
+        launch.leave(1, Standing::Failed("disk full".into()));
+        launch.leave(1, Standing::Left);
+        assert_eq!(
+            waiter.join().unwrap().unwrap(),
+            Standing::Failed("disk full".into())
+        );
+        let late = launch.wait_until("rank 0", |m| (m[0] == Standing::Left).then_some(()));
+        assert!(matches!(late, Err(Error::Deadline { .. })));
+    }
+
+    #[test]
+    fn contexts_nest_and_extensions_are_per_replica() {
+        let launch = Launch::new(Mode::Debug, 1, Duration::from_secs(1));
+        let context = ReplicaContext::new(launch, Device::new(3), 0, 1);
+        {
+            let _inside = context.enter();
+            assert_eq!(current("device").unwrap().device(), Device::new(3));
+        }
+        assert!(!in_launch());
+        assert_eq!(*context.extension(|| 7u32), 7);
+        assert_eq!(*context.extension(|| 8u32), 7);
+    }
+}
