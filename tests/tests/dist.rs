@@ -490,7 +490,7 @@ fn an_execution_past_its_deadline_ends_the_process_with_the_documented_code() {
     let status = exit_status(&variables, || {
         replicas(2, |_| {
             // Minutes of work in one program.
-            let mut x = Tensor::ones([4096, 4096], ())?;
+            let mut x = Tensor::from_vec(vec![1e-3_f32; 4096 * 4096], [4096, 4096], ())?;
             for _ in 0..100 {
                 x = x.matmul(&x)?;
             }

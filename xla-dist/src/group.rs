@@ -219,14 +219,15 @@ struct Lobby {
     gang: OnceLock<Arc<Shared>>,
 }
 
+/// Those in use, by launch and generation.
+type Lobbies = HashMap<(u64, u64), Weak<Lobby>>;
+
 impl Lobby {
     /// That of a launch's n-th group.
     fn of(context: &ReplicaContext, generation: u64) -> Arc<Lobby> {
-        static LOBBIES: OnceLock<Mutex<HashMap<(u64, u64), Weak<Lobby>>>> = OnceLock::new();
-        let mut lobbies = LOBBIES
-            .get_or_init(Mutex::default)
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        static LOBBIES: OnceLock<Mutex<Lobbies>> = OnceLock::new();
+        let lobbies = LOBBIES.get_or_init(Mutex::default);
+        let mut lobbies = lobbies.lock().unwrap_or_else(PoisonError::into_inner);
         lobbies.retain(|_, lobby| lobby.strong_count() > 0);
         let key = (context.launch().id(), generation);
         if let Some(lobby) = lobbies.get(&key).and_then(Weak::upgrade) {

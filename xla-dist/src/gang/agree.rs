@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use xla_core::Error;
-use xla_lazy::gang::{Proposal, Settlement};
+use xla_lazy::{Proposal, Settlement};
 
 /// The answer to one round of proposals.
 #[derive(Debug)]

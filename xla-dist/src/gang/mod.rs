@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use xla_core::{Error, Result};
-use xla_lazy::gang::{Gang, Proposal, Settlement};
+use xla_lazy::{Gang, Proposal, Settlement};
 use xla_runtime::context::{Launch, Standing};
 
 /// The exit code of a process whose collectives neither completed nor could be cancelled within

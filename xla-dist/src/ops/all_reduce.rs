@@ -273,7 +273,7 @@ pub fn all_reduce_many(
         let mut start = 0;
         for i in members {
             let part = bucket.narrow(0, start, tensors[i].numel())?;
-            start += tensors[i].numel();
+            start += tensors[i].numel() as i64;
             results[i] = Some(part.reshape(tensors[i].shape())?);
         }
     }
