@@ -42,8 +42,30 @@ impl Executable {
     /// words. An error of the computation itself is carried by the outputs and by `done`.
     pub fn execute(&self, args: &[&Buffer], launch: &ExecuteOptions<'_>) -> Result<Execution> {
         let program = &*self.0;
+        let device = self.execute_device(launch)?;
+        let mut executions = program.launch(&[args], &[launch.device], device, launch)?;
+        executions.pop().ok_or_else(|| Error::Internal {
+            what: "execute",
+            expected: "one execution for one device".into(),
+        })
+    }
+
+    /// Makes every check that [`Executable::execute`] would make, and starts nothing: for replicas
+    /// that must not fail once the others have started.
+    ///
+    /// # Errors
+    /// As [`Executable::execute`], but for the plugin's own.
+    pub fn check(&self, args: &[&Buffer], launch: &ExecuteOptions<'_>) -> Result<()> {
+        self.execute_device(launch)?;
+        self.0.check_arguments(args, launch.device)?;
+        self.0.check_non_donatable(launch.non_donatable)
+    }
+
+    /// The device to name to the plugin, if the program may run on the one asked for.
+    fn execute_device(&self, launch: &ExecuteOptions<'_>) -> Result<*mut sys::PJRT_Device> {
+        let program = &*self.0;
         let device = program.client.device_ptr(launch.device)?;
-        let device = match &program.placement {
+        Ok(match &program.placement {
             Placement::Anywhere => device,
             // Compiled for one device: naming it again is refused by some plugins.
             Placement::On(one) if *one == launch.device => ptr::null_mut(),
@@ -62,11 +84,6 @@ impl Executable {
                     launch.device,
                 ));
             }
-        };
-        let mut executions = program.launch(&[args], &[launch.device], device, launch)?;
-        executions.pop().ok_or_else(|| Error::Internal {
-            what: "execute",
-            expected: "one execution for one device".into(),
         })
     }
 
@@ -175,6 +192,19 @@ impl Program {
         Ok(())
     }
 
+    fn check_non_donatable(&self, non_donatable: &[usize]) -> Result<()> {
+        let count = self.signature.inputs.len();
+        match non_donatable.iter().find(|index| **index >= count) {
+            None => Ok(()),
+            Some(index) => Err(Error::argument(
+                "execute",
+                "non_donatable",
+                format!("positions below {count}"),
+                index,
+            )),
+        }
+    }
+
     /// Marks the donated arguments as gone, so that from here on no other thread can use them, and
     /// returns the positions of those that are to be copied instead.
     fn claim_donated(
@@ -182,18 +212,8 @@ impl Program {
         rows: &Rows<'_, '_>,
         non_donatable: &[usize],
     ) -> Result<SmallVec<[i64; 16]>> {
-        let mut kept: SmallVec<[i64; 16]> = SmallVec::new();
-        for &index in non_donatable {
-            if index >= self.signature.inputs.len() {
-                return Err(Error::argument(
-                    "execute",
-                    "non_donatable",
-                    format!("positions below {}", self.signature.inputs.len()),
-                    index,
-                ));
-            }
-            kept.push(index as i64);
-        }
+        self.check_non_donatable(non_donatable)?;
+        let mut kept: SmallVec<[i64; 16]> = non_donatable.iter().map(|i| *i as i64).collect();
         for (at, &index) in self.donated.iter().enumerate() {
             if non_donatable.contains(&index) {
                 continue;

@@ -1,0 +1,139 @@
+//! What must hold for a whole process: its end with work pending, and the environment it sets up.
+//! Each test runs one function of this binary in a process of its own.
+
+mod common;
+
+use common::*;
+use std::process::{Command, Output};
+use xla_core::Literal;
+use xla_runtime::Client;
+
+const ROLE: &str = "XLA_RUNTIME_TEST_ROLE";
+
+/// Runs the test `role` of this binary again, in a process that knows that it is the child.
+fn child(role: &str, set: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", role, "--nocapture", "--test-threads=1"]);
+    command
+        .env_remove("XLA_FLAGS")
+        .env_remove("TF_CPP_MIN_LOG_LEVEL")
+        .env(ROLE, role);
+    command.envs(set.iter().copied());
+    command.output().unwrap()
+}
+
+fn is_child() -> bool {
+    std::env::var_os(ROLE).is_some()
+}
+
+fn start_something_long(client: &Client) -> xla_runtime::Execution {
+    let n = 2048;
+    let program = matmul(client, n);
+    let ones = client
+        .upload_owned(Literal::from_vec(vec![1.0f32; n * n], [n, n]).unwrap(), 0)
+        .unwrap();
+    program.execute(&[&ones], &on(0)).unwrap()
+}
+
+#[test]
+fn the_process_may_end_while_devices_work() {
+    if is_child() {
+        let run = start_something_long(&client(1));
+        assert!(!run.done.is_ready().unwrap());
+        println!("still computing");
+        std::process::exit(7);
+    }
+    let output = child("the_process_may_end_while_devices_work", &[]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("still computing"), "{output:?}");
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+}
+
+#[test]
+fn the_global_client_is_made_once_and_outlives_main() {
+    if is_child() {
+        let client = Client::global().unwrap();
+        let again = std::thread::spawn(|| Client::global().unwrap())
+            .join()
+            .unwrap();
+        assert!(std::ptr::eq(client, again));
+        assert_eq!(client.devices().len(), 3);
+        let run = start_something_long(client);
+        drop(run);
+        return;
+    }
+    let name = "the_global_client_is_made_once_and_outlives_main";
+    let output = child(name, &[("CPU_NUM_DEVICES", "3")]);
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_failed_global_client_is_an_error_each_time() {
+    if is_child() {
+        for _ in 0..2 {
+            let error = Client::global().unwrap_err();
+            assert!(error.to_string().contains("nowhere"), "{error}");
+        }
+        return;
+    }
+    let output = child(
+        "a_failed_global_client_is_an_error_each_time",
+        &[("PJRT_LIBRARY_PATH", "/nowhere/plugin.so")],
+    );
+    assert!(output.status.success(), "{output:?}");
+}
+
+const WARN: &str = "--xla_cpu_collective_call_warn_stuck_timeout_seconds";
+const TERMINATE: &str = "--xla_cpu_collective_call_terminate_timeout_seconds";
+
+#[test]
+fn time_outs_are_added_to_the_users_flags() {
+    if is_child() {
+        let _client = client(1);
+        println!("FLAGS {}", std::env::var("XLA_FLAGS").unwrap_or_default());
+        println!(
+            "LEVEL {}",
+            std::env::var("TF_CPP_MIN_LOG_LEVEL").unwrap_or_default()
+        );
+        return;
+    }
+    let cache = tempfile::tempdir().unwrap();
+    let cache = cache.path().to_str().unwrap();
+    let users = format!("--xla_cpu_enable_fast_math=false {TERMINATE}=77");
+    // The first run tries the flags in a child of its own, the second remembers.
+    for _ in 0..2 {
+        let output = child(
+            "time_outs_are_added_to_the_users_flags",
+            &[("XDG_CACHE_HOME", cache), ("XLA_FLAGS", &users)],
+        );
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            text.contains(&format!("FLAGS {users} {WARN}=86400\n")),
+            "{text}"
+        );
+        assert!(text.contains("LEVEL 3\n"), "{text}");
+    }
+    let level = [("XDG_CACHE_HOME", cache), ("TF_CPP_MIN_LOG_LEVEL", "1")];
+    let output = child("time_outs_are_added_to_the_users_flags", &level);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        text.contains(&format!("FLAGS {WARN}=86400 {TERMINATE}=172800\n")),
+        "{text}"
+    );
+    assert!(text.contains("LEVEL 1\n"), "{text}");
+}
+
+#[test]
+fn the_plugin_is_silent() {
+    if is_child() {
+        let client = client(2);
+        let signature = xla_runtime::Signature::default();
+        let options = xla_runtime::CompileOptions::default();
+        assert!(client.compile("garbage", &signature, &options).is_err());
+        return;
+    }
+    let output = child("the_plugin_is_silent", &[]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
