@@ -266,9 +266,10 @@ impl Generator {
     /// [`Error::Argument`] for a negative length.
     #[track_caller]
     pub fn bits(&self, shape: impl IntoShape) -> Result<Tensor> {
+        let here = Location::caller();
         let shape = shape
             .into_shape("random_bits")
-            .map_err(|e| e.at(Location::caller()))?;
+            .map_err(|e| e.at(here))?;
         self.draw(
             RandomBits {
                 shape: shape.clone(),

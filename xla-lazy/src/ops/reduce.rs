@@ -244,9 +244,10 @@ impl<const ALL: bool> Operator for Quantify<ALL> {
 impl Tensor {
     #[track_caller]
     fn axes(&self, op: &'static str, dims: impl IntoAxes) -> Result<Dims> {
+        let here = Location::caller();
         dims.into_axes()
             .resolve(op, self.rank())
-            .map_err(|e| e.at(Location::caller()))
+            .map_err(|e| e.at(here))
     }
 
     /// The sum over these axes (`()` for all). Integers and `bool` sum as `i64`; half precision is
@@ -313,6 +314,7 @@ impl Tensor {
 
     #[track_caller]
     fn arg_extreme<const MAX: bool>(&self, dim: Option<i64>, keepdim: bool) -> Result<Tensor> {
+        let here = Location::caller();
         let op = ArgExtreme::<MAX>::NAME;
         match dim {
             Some(_) if self.rank() == 0 => self.reshape([1])?.arg_extreme::<MAX>(Some(0), false),
@@ -320,7 +322,7 @@ impl Tensor {
                 let axis = self
                     .shape()
                     .axis(op, dim)
-                    .map_err(|e| e.at(Location::caller()))?;
+                    .map_err(|e| e.at(here))?;
                 record_op(ArgExtreme::<MAX> { axis, keepdim }, &[self.into()])
             }
             None => {

@@ -457,9 +457,10 @@ impl Tensor {
     /// one -1.
     #[track_caller]
     pub fn reshape(&self, shape: impl IntoDims) -> Result<Tensor> {
+        let here = Location::caller();
         let shape = self
             .resolve("reshape", shape)
-            .map_err(|e| e.at(Location::caller()))?;
+            .map_err(|e| e.at(here))?;
         if shape == *self.shape() {
             return Ok(self.clone());
         }
@@ -602,12 +603,13 @@ impl Tensor {
     /// [`Error::Axis`].
     #[track_caller]
     pub fn unsqueeze(&self, dim: i64) -> Result<Tensor> {
+        let here = Location::caller();
         let mut dims: Dims = self.dims().into();
         // Counted in the result, which has one axis more.
         let longer = Shape::new(&vec![1; self.rank() + 1]);
         let axis = longer
             .axis("unsqueeze", dim)
-            .map_err(|e| e.at(Location::caller()))?;
+            .map_err(|e| e.at(here))?;
         dims.insert(axis, 1);
         self.reshape(dims.as_slice())
     }
@@ -618,10 +620,11 @@ impl Tensor {
     /// [`Error::Axis`].
     #[track_caller]
     pub fn squeeze(&self, dims: impl IntoAxes) -> Result<Tensor> {
+        let here = Location::caller();
         let axes = dims
             .into_axes()
             .resolve("squeeze", self.rank())
-            .map_err(|e| e.at(Location::caller()))?;
+            .map_err(|e| e.at(here))?;
         let kept: Dims = (0..self.rank())
             .filter(|i| !(axes.contains(i) && self.dims()[*i] == 1))
             .map(|i| self.dims()[i])

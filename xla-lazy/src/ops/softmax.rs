@@ -90,13 +90,14 @@ impl Tensor {
     /// [`xla_core::Error::Axis`].
     #[track_caller]
     pub fn softmax(&self, dim: i64) -> Result<Tensor> {
+        let here = Location::caller();
         if self.rank() == 0 {
             return self.reshape([1])?.softmax(dim)?.reshape(());
         }
         let axis = self
             .shape()
             .axis("softmax", dim)
-            .map_err(|e| e.at(Location::caller()))?;
+            .map_err(|e| e.at(here))?;
         record_op(Softmax { axis }, &[self.into()])
     }
 
@@ -106,13 +107,14 @@ impl Tensor {
     /// [`xla_core::Error::Axis`].
     #[track_caller]
     pub fn log_softmax(&self, dim: i64) -> Result<Tensor> {
+        let here = Location::caller();
         if self.rank() == 0 {
             return self.reshape([1])?.log_softmax(dim)?.reshape(());
         }
         let axis = self
             .shape()
             .axis("log_softmax", dim)
-            .map_err(|e| e.at(Location::caller()))?;
+            .map_err(|e| e.at(here))?;
         record_op(LogSoftmax { axis }, &[self.into()])
     }
 }

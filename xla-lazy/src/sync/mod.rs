@@ -53,7 +53,6 @@ impl InFlight {
 }
 
 /// The executions that a [`sync`] started. Dropping it does not wait.
-#[must_use = "call .wait()? to wait for the step, or drop it explicitly to go on recording"]
 pub struct SyncHandle {
     traces: Vec<Arc<Trace>>,
 }
@@ -316,8 +315,11 @@ fn fill(
     for (&index, value) in extent.live.iter().zip(&outputs) {
         if let Some(storage) = &recording.storages[index as usize] {
             let mut contents = storage.lock();
-            contents.value = Value::Ready(value.clone());
-            storage.set_slot(Slot::NONE);
+            // Its owner may have rebound it while another thread ran this.
+            if storage.slot() == Slot::new(recording.epoch, index) {
+                contents.value = Value::Ready(value.clone());
+                storage.set_slot(Slot::NONE);
+            }
         }
     }
     let mut state = trace.lock();
@@ -335,16 +337,21 @@ fn fill(
         carry_over(trace, &mut state, recording, extent, &outputs);
     }
     drop(outputs);
-    recycle(&mut state, pending);
+    recycle(&mut state, pending, &extent.live);
 }
 
 /// Keeps the storages of dead nodes and the recording's memory for the next epoch.
-fn recycle(state: &mut State, pending: Arc<Pending>) {
+fn recycle(state: &mut State, pending: Arc<Pending>, filled: &[u32]) {
     // Another replica may still look at the proposal; then its memory goes with it.
     let Ok(pending) = Arc::try_unwrap(pending) else {
         return;
     };
     let mut recording = pending.recording;
+    // A filled storage holds a buffer, also when its last handle is gone by now: what is used again
+    // must be pending.
+    for &index in filled {
+        recording.storages[index as usize] = None;
+    }
     let nodes = recording.nodes.iter();
     for (storage, node) in recording.storages.drain(..).zip(nodes) {
         if let Some(storage) = storage
@@ -444,14 +451,16 @@ fn fail(trace: &Arc<Trace>, pending: Arc<Pending>, error: Error) -> Error {
         .filter(|p| !p.value.buffer().is_deleted())
         .filter_map(|p| p.rebound.map(|to| (to, &p.value)))
         .collect();
+    let mut written = Vec::new();
     for (index, storage) in (0u32..).zip(&recording.storages) {
         let Some(storage) = storage else { continue };
         if recording.nodes[index as usize].has(flag::PARAM) || Arc::strong_count(storage) == 1 {
             continue;
         }
         restore(storage, before.get(&index).copied(), &shared);
+        written.push(index);
     }
-    recycle(&mut trace.lock(), pending);
+    recycle(&mut trace.lock(), pending, &written);
     error
 }
 
