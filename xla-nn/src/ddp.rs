@@ -210,11 +210,7 @@ impl Reducer {
             for (i, gradient) in bucket.into_iter().zip(averaged) {
                 let gradient = match self.views.load(Ordering::Relaxed) {
                     true => gradient,
-                    false => {
-                        let own =
-                            Tensor::zeros(gradient.shape(), (gradient.dtype(), gradient.device()))?;
-                        own.copy_(&gradient)?
-                    }
+                    false => gradient.copy()?,
                 };
                 ready[i].0.set_grad(Some(gradient));
             }

@@ -53,7 +53,7 @@ pub trait Module: Send + Sync {
         let mut found = Vec::new();
         self.visit(&mut Visitor::new(&mut |item| {
             if let Item::Parameter(path, tensor) = item
-                && seen.insert(tensor.id())
+                && seen.insert(tensor.storage_id())
             {
                 found.push((path.to_owned(), tensor.clone()));
             }

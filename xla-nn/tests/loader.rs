@@ -197,10 +197,9 @@ fn leaving_the_loop_early_stops_the_thread() {
     let loader = DataLoader::new(Arc::clone(&data))
         .batch_size(10)
         .prefetch(2);
-    for batch in &loader {
-        assert_eq!(batch.unwrap().0.dims(), [10, 2]);
-        break;
-    }
+    let mut batches = loader.iter();
+    assert_eq!(batches.next().unwrap().unwrap().0.dims(), [10, 2]);
+    drop(batches);
     // One taken, two ready, one that waits to be sent, one being made.
     assert!(data.reads.load(Ordering::SeqCst) <= 50);
     drop(loader);

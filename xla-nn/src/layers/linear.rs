@@ -24,7 +24,7 @@ impl Linear {
     #[track_caller]
     pub fn new(inputs: usize, outputs: usize, options: impl Into<TensorOptions>) -> Result<Self> {
         let options = options.into();
-        let linear = Linear::without_bias(inputs, outputs, options.clone())?;
+        let linear = Linear::without_bias(inputs, outputs, options)?;
         let bound = if inputs == 0 {
             0.0
         } else {

@@ -98,7 +98,8 @@ impl Sgd {
     /// momentum or with dampening; what the operators return.
     #[track_caller]
     pub fn step(&mut self) -> Result<()> {
-        self.check().map_err(|e| e.at(Location::caller()))?;
+        let here = Location::caller();
+        self.check().map_err(|e| e.at(here))?;
         no_grad(|| {
             for i in 0..self.slots.len() {
                 self.update(i)?;
@@ -170,10 +171,8 @@ impl Sgd {
                     buffer.add_scaled_(&gradient, 1.0 - self.dampening)?
                 }
                 None => {
-                    // A copy: the gradient's own storage may be written to by the next backward pass.
-                    let buffer =
-                        Tensor::zeros(gradient.shape(), (gradient.dtype(), gradient.device()))?;
-                    momentum.insert(buffer.copy_(&gradient)?).clone()
+                    // A copy: what is written to the gradient must not reach the momentum.
+                    momentum.insert(gradient.copy()?).clone()
                 }
             };
             gradient = match self.nesterov {
