@@ -144,7 +144,7 @@ fn in_place_changes_the_tensor_itself() {
         let sum = (n * (n + 1) / 2) as f32;
         let seen = replicas(n, |rank| {
             let x = multiples(rank)?;
-            let before = (&x * 1.0)?;
+            let before = x.copy()?;
             dist::all_reduce_(&x, ReduceOp::Sum.scale(10))?;
             Ok((x.to_vec::<f32>()?, before.to_vec::<f32>()?))
         });
@@ -161,7 +161,7 @@ fn many_tensors_travel_together() {
         let seen = replicas(n, |rank| {
             let r = rank as f32;
             let a = Tensor::full([2, 3], r, ())?;
-            let b = Tensor::full([], r, DType::F64)?;
+            let b = Tensor::full((), r, DType::F64)?;
             let c = Tensor::from_slice(&[r, 2.0 * r], [2, 1], ())?;
             let reduced = dist::all_reduce_many(&[&a, &b, &c], ReduceOp::Mean)?;
             let shapes: Vec<_> = reduced
@@ -235,7 +235,7 @@ fn every_dtype_is_broadcast() {
 fn gradients(n: usize, collective: impl Fn(&Tensor) -> xla::Result<Tensor> + Sync) -> Vec<f32> {
     replicas(n, |rank| {
         let x = Tensor::full([3], rank as f32, ())?.requires_grad_(true)?;
-        let loss = (&collective(&x)?.sum((), false)? * (rank as f32 + 1.0))?;
+        let loss = (&collective(&x)?.sum((), false)? * (rank as f64 + 1.0))?;
         loss.backward()?;
         let gradient = x.grad().expect("a leaf that was used").to_vec::<f32>()?;
         assert!(gradient.iter().all(|g| *g == gradient[0]), "{gradient:?}");
@@ -339,7 +339,7 @@ fn a_look_before_the_backward_pass_is_no_divergence() {
             let w = Tensor::full([4], 0.5_f32, ())?.requires_grad_(true)?;
             let mut losses = Vec::new();
             for _ in 0..3 {
-                let loss = (&w.exp()?.tanh()? * (rank as f32 + 1.0))?
+                let loss = (&w.exp()?.tanh()? * (rank as f64 + 1.0))?
                     .relu()?
                     .sum((), false)?;
                 if rank == 0 {

@@ -193,14 +193,13 @@ fn compile(recording: &Recording, extent: &Extent, placement: &Placement) -> Res
         inputs: types(&mut lowered.arguments.iter().map(|(_, t)| *t)),
         outputs: types(&mut lowered.results.iter().copied()),
     };
-    let mut options = CompileOptions::default();
-    match placement {
-        Placement::Portable => options.portable = true,
-        Placement::Replicas(devices) => {
-            options.num_replicas = devices.len();
-            options.device_assignment = devices.clone();
-        }
-    }
+    let mut options = match placement {
+        Placement::Portable => CompileOptions::default(),
+        Placement::Replicas(devices) => CompileOptions {
+            device_assignment: devices.clone(),
+            ..CompileOptions::replicated(devices.len())
+        },
+    };
     options.donated = lowered.donated.clone();
     let executable = Client::global()?
         .compile(&lowered.text, &signature, &options)
