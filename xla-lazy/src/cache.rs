@@ -63,14 +63,14 @@ impl Log {
                 .collect(),
             operands: recording.operand_words()[..operands_of(recording, extent.len)].to_vec(),
             extent: extent.clone(),
-            numbers: counts(recording),
+            numbers: extent.numbers(recording),
             rebound: rebound(recording, extent).collect(),
         }
     }
 
     fn matches(&self, recording: &Recording, extent: &Extent) -> bool {
         self.extent == *extent
-            && self.numbers == counts(recording)
+            && self.numbers == extent.numbers(recording)
             && self.operands == recording.operand_words()[..operands_of(recording, extent.len)]
             && self
                 .nodes
@@ -88,11 +88,6 @@ impl Log {
 fn operands_of(recording: &Recording, len: usize) -> usize {
     let (first, count) = recording.operand_range(&recording.nodes[len - 1]);
     first as usize + count as usize
-}
-
-fn counts(recording: &Recording) -> [usize; 3] {
-    let n = &recording.numbers;
-    [n.f32.len(), n.f64.len(), n.i64.len()]
 }
 
 /// Which output each donor becomes: part of the program.

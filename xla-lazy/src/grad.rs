@@ -7,7 +7,7 @@
 
 use crate::Tensor;
 use crate::op::{Number, OpEntry, Operand};
-use crate::storage::History;
+use crate::storage::{Contents, History, Value};
 use crate::trace::{self, Input, Recording, State, Trace, flag, no_grad};
 use crate::ty::Ty;
 use smallvec::SmallVec;
@@ -480,6 +480,20 @@ impl Pass<'_> {
     }
 
     fn seed(&mut self, root: &Tensor, gradient: Tensor) -> Result<()> {
+        // A value that was computed already does not enter the program: where one replica has read
+        // its loss and another has not, both record the same pass.
+        let computed = match &*root.storage.lock() {
+            Contents {
+                value: Value::Ready(_),
+                leaf: None,
+                history,
+                ..
+            } if root.view.is_none() => history.clone(),
+            _ => None,
+        };
+        if let Some(history) = computed {
+            return self.to_history(&history, gradient);
+        }
         let seeded = trace::with_node(self.op, root, self.location, |trace, state, index| {
             (Arc::clone(trace), state.recording.epoch, index)
         })?;

@@ -39,6 +39,36 @@ pub(crate) struct Extent {
     pub(crate) donors: Vec<u32>,
 }
 
+impl NumberClass {
+    /// All classes, in the order that their vectors are passed.
+    const ALL: [NumberClass; 3] = [NumberClass::F32, NumberClass::F64, NumberClass::I64];
+
+    /// Position in [`NumberClass::ALL`].
+    pub(crate) fn index(self) -> usize {
+        self as usize - NumberClass::F32 as usize
+    }
+}
+
+impl Extent {
+    /// How many numbers of each class the nodes read. A replica that has recorded more than the
+    /// others passes no more of its numbers than they do, so all run one program.
+    pub(crate) fn numbers(&self, recording: &Recording) -> [usize; 3] {
+        let all = &recording.numbers;
+        if self.len == recording.nodes.len() {
+            return [all.f32.len(), all.f64.len(), all.i64.len()];
+        }
+        let mut counts = [0; 3];
+        let nodes = recording.nodes[..self.len].iter();
+        for input in nodes.flat_map(|node| recording.inputs(node)) {
+            if let Input::Number(class, slot) = input {
+                let count = &mut counts[class.index()];
+                *count = (*count).max(slot as usize + 1);
+            }
+        }
+        counts
+    }
+}
+
 /// Lowers the part of a recording that the outputs need.
 ///
 /// # Errors
@@ -57,12 +87,7 @@ pub(crate) fn lower(recording: &Recording, extent: &Extent, name: &str) -> Resul
     let mut arguments = Vec::new();
     let mut donated = Vec::new();
     let mut packed: HashMap<NumberClass, Value> = HashMap::new();
-    let numbers = &recording.numbers;
-    for (class, len) in [
-        (NumberClass::F32, numbers.f32.len()),
-        (NumberClass::F64, numbers.f64.len()),
-        (NumberClass::I64, numbers.i64.len()),
-    ] {
+    for (class, len) in NumberClass::ALL.into_iter().zip(extent.numbers(recording)) {
         if len > 0 {
             let ty = ty(number_type(class).dtype(), &Shape::new(&[len]));
             arguments.push((Argument::Numbers(class), ty));

@@ -259,31 +259,25 @@ fn prepare(
         if let Argument::Numbers(class) = argument {
             numbers.insert(
                 *class,
-                upload_numbers(recording, *class, trace.device.ordinal())?,
+                upload_numbers(recording, extent, *class, trace.device.ordinal())?,
             );
         }
     }
     Ok(Some((program, numbers)))
 }
 
-fn upload_numbers(recording: &Recording, class: NumberClass, device: usize) -> Result<Buffer> {
+fn upload_numbers(
+    recording: &Recording,
+    extent: &Extent,
+    class: NumberClass,
+    device: usize,
+) -> Result<Buffer> {
     let numbers = &recording.numbers;
-    let (bytes, dtype, len): (&[u8], DType, usize) = match class {
-        NumberClass::F32 => (
-            bytemuck::cast_slice(&numbers.f32),
-            DType::F32,
-            numbers.f32.len(),
-        ),
-        NumberClass::F64 => (
-            bytemuck::cast_slice(&numbers.f64),
-            DType::F64,
-            numbers.f64.len(),
-        ),
-        NumberClass::I64 => (
-            bytemuck::cast_slice(&numbers.i64),
-            DType::I64,
-            numbers.i64.len(),
-        ),
+    let len = extent.numbers(recording)[class.index()];
+    let (bytes, dtype): (&[u8], DType) = match class {
+        NumberClass::F32 => (bytemuck::cast_slice(&numbers.f32[..len]), DType::F32),
+        NumberClass::F64 => (bytemuck::cast_slice(&numbers.f64[..len]), DType::F64),
+        NumberClass::I64 => (bytemuck::cast_slice(&numbers.i64[..len]), DType::I64),
     };
     Client::global()?.upload(bytes, dtype, &Shape::new(&[len]), device)
 }
