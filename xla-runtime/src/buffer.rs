@@ -118,17 +118,18 @@ impl Buffer {
         self.state.0.fetch_and(!GONE, Ordering::AcqRel);
     }
 
-    /// After a failed execution: asks the plugin whether it took the memory all the same.
-    pub(crate) fn reconcile(&self) {
+    /// After a failed execution: asks the plugin whether it took the memory all the same. Only the
+    /// thread whose claim was granted may find that it did not; to others the buffer may be gone for
+    /// another reason.
+    pub(crate) fn reconcile(&self, claimed: bool) {
         let mut args =
             Extended::<sys::PJRT_Buffer_IsDeleted_Args>::new(|a| a.buffer = self.as_ptr());
         // SAFETY: the handle is live.
-        let gone = unsafe { self.handle.api().PJRT_Buffer_IsDeleted(&mut args) }.is_err()
-            || args.is_deleted;
-        if gone {
+        let asked = unsafe { self.handle.api().PJRT_Buffer_IsDeleted(&mut args) };
+        if asked.is_err() || args.is_deleted {
             self.state.0.fetch_or(GONE, Ordering::AcqRel);
-        } else {
-            self.state.0.fetch_and(!GONE, Ordering::AcqRel);
+        } else if claimed {
+            self.release();
         }
     }
 
@@ -212,7 +213,7 @@ impl Buffer {
             a.dst_device = destination;
         });
         // SAFETY: buffer and device are live and of one client; the copy is owned by the caller.
-        unsafe {
+        let copy = unsafe {
             self.handle.api().PJRT_Buffer_CopyToDevice(&mut args)?;
             Buffer::new(
                 &self.client,
@@ -220,8 +221,12 @@ impl Buffer {
                 self.dtype,
                 self.shape.clone(),
                 device,
-            )
-        }
+            )?
+        };
+        self.client
+            .in_flight()
+            .push(device, copy.ready()?.pending());
+        Ok(copy)
     }
 
     /// The contents on the host, in 64-byte aligned memory.

@@ -1,11 +1,11 @@
 //! Compiled programs: what they are. How they run is in `execute`.
 
-use crate::blob;
 use crate::call::{Api, Extended, array, string};
 use crate::client::Client;
 use crate::handle::Handle;
 use crate::options::CompileOptions;
 use crate::signature::{Signature, describe, dtype};
+use crate::{blob, exit};
 use pjrt_sys as sys;
 use std::fmt;
 use std::sync::Arc;
@@ -89,6 +89,7 @@ impl Executable {
                 all => Placement::Together(all.to_vec()),
             }
         };
+        exit::renew();
         let mut donated = options.donated.clone();
         donated.sort_unstable();
         donated.dedup();

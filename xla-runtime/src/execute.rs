@@ -146,8 +146,11 @@ impl Program {
         let kept = self.claim_donated(rows, launch.non_donatable)?;
         let launched = self.call(rows, devices, execute_device, launch.launch_id, &kept);
         if launched.is_err() {
-            for buffer in rows.iter().flat_map(|args| args.iter()) {
-                buffer.reconcile();
+            for args in rows {
+                for (index, buffer) in args.iter().enumerate() {
+                    let claimed = self.donated.contains(&index) && !kept.contains(&(index as i64));
+                    buffer.reconcile(claimed);
+                }
             }
         }
         launched.map_err(|error| self.explain(error, rows))

@@ -1,16 +1,22 @@
 //! What happens to work in flight when the process ends.
 //!
-//! A plugin whose static destructors run while its threads still compute takes the process down with
-//! a segmentation fault. So at exit, however it comes about (return from `main`, a panic in it,
-//! `process::exit`), new launches are refused and what runs is waited for, up to [`PATIENCE`]. Nothing
-//! is destroyed.
+//! A plugin whose static objects are destroyed while its threads still compute takes the process down
+//! with a segmentation fault. So at exit (return from `main`, a panic in it, `process::exit`) new
+//! launches are refused and what runs is waited for, up to [`PATIENCE`]. Nothing is destroyed.
+//!
+//! Exit handlers run last to first, and plugins register destructors not only when they are loaded but
+//! also when a kernel is first used. So the wait starts from two places, whichever comes first:
+//! * the end of the main thread's local variables, which precedes all handlers: complete, but only for
+//!   an exit on the main thread;
+//! * an exit handler, registered with the client and again with every program: for an exit on another
+//!   thread, which a destructor that the very last program's first run registered still precedes.
 
 use crate::client::Inner;
 use crate::event::Pending;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 use xla_core::{Error, Result};
@@ -103,23 +109,70 @@ impl InFlight {
 
 /// Lets the end of the process wait for a client.
 pub(crate) fn register(client: &Arc<Inner>) {
-    static HOOK: Once = Once::new();
-    // After the plugin was loaded, so that the hook runs before the plugin's own destructors:
-    // handlers run in reverse order of registration.
-    HOOK.call_once(|| {
-        // SAFETY: the handler is a plain function that never unwinds.
-        if unsafe { libc::atexit(at_exit) } != 0 {
-            tracing::warn!("no exit handler could be registered; wait for all work before exiting");
-        }
-    });
     let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
     clients.retain(|c| c.strong_count() > 0);
     clients.push(Arc::downgrade(client));
+    drop(clients);
+    renew();
 }
 
-extern "C" fn at_exit() {
+/// Registers the exit handler once more, so that it precedes every destructor registered before.
+pub(crate) fn renew() {
+    extern "C" fn handler() {
+        wait_for_all();
+    }
+    // SAFETY: the handler is a plain function that never unwinds.
+    if unsafe { libc::atexit(handler) } != 0 {
+        tracing::warn!("no exit handler could be registered; wait for all work before exiting");
+    }
+}
+
+/// Waits when the main thread's local variables end, which is when the process does.
+struct MainThread(());
+
+impl Drop for MainThread {
+    fn drop(&mut self) {
+        if on_main_thread() {
+            wait_for_all();
+        }
+    }
+}
+
+thread_local! {
+    static MAIN_THREAD: MainThread = const { MainThread(()) };
+}
+
+/// Gives the main thread the variable: it may never call this crate, leaving that to other threads,
+/// and nobody else can. Run by the loader on the main thread before `main`.
+#[cfg(target_os = "linux")]
+#[used]
+// SAFETY: the section holds pointers to functions without arguments, which is what this is.
+#[unsafe(link_section = ".init_array")]
+static AT_START: extern "C" fn() = {
+    extern "C" fn touch() {
+        let _ = MAIN_THREAD.try_with(|_| ());
+    }
+    touch
+};
+
+#[cfg(target_os = "linux")]
+fn on_main_thread() -> bool {
+    // SAFETY: both take nothing and cannot fail. The main thread is the one whose id is the process's.
+    unsafe { libc::gettid() == libc::getpid() }
+}
+
+/// Elsewhere the exit handler alone has to do.
+#[cfg(not(target_os = "linux"))]
+fn on_main_thread() -> bool {
+    false
+}
+
+fn wait_for_all() {
+    // An exit handler must not unwind.
     let _ = catch_unwind(AssertUnwindSafe(|| {
-        EXITING.store(true, Ordering::SeqCst);
+        if EXITING.swap(true, Ordering::SeqCst) {
+            return;
+        }
         let end = Instant::now() + PATIENCE;
         // A thread that holds the lock for good cannot be waited for: it may be this very one.
         let Ok(clients) = CLIENTS.try_lock() else {

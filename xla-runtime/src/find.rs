@@ -110,7 +110,8 @@ fn in_packages(folder: &Path, kind: DeviceKind) -> Option<PathBuf> {
         let plugin = folder.join("libtpu/libtpu.so");
         return plugin.is_file().then_some(plugin);
     }
-    let (package, file): (fn(&str) -> bool, fn(&str) -> bool) = match kind {
+    type Fits = fn(&str) -> bool;
+    let (package, file): (Fits, Fits) = match kind {
         DeviceKind::Cuda => (|p| p.starts_with("xla_cuda"), |f| f == "xla_cuda_plugin.so"),
         DeviceKind::Rocm => (|p| p.starts_with("xla_rocm"), |f| f == "xla_rocm_plugin.so"),
         _ => (

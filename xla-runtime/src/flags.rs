@@ -14,6 +14,8 @@ use std::env;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
+const FLAGS: &str = "XLA_FLAGS";
+
 /// Time-outs of a day and two, in seconds: beyond any deadline of ours.
 const TIMEOUTS: [(&str, &str); 2] = [
     (
@@ -44,18 +46,27 @@ pub(crate) fn quiet_logs() {
 pub(crate) fn prepare(plugin: &Plugin) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let users = env::var("XLA_FLAGS").unwrap_or_default();
-        let accepted = accepted(plugin, &users);
-        let ours: Vec<String> = TIMEOUTS
+        let users = match env::var(FLAGS) {
+            Ok(flags) => flags,
+            Err(env::VarError::NotPresent) => String::new(),
+            // Nothing could be added without changing what the user wrote.
+            Err(env::VarError::NotUnicode(_)) => return,
+        };
+        let accepted = accepted(plugin);
+        let ours = TIMEOUTS
             .iter()
             .filter(|(name, _)| accepted.contains(name) && !mentions(&users, name))
-            .map(|(name, value)| format!("{name}={value}"))
+            .map(|(name, value)| format!("{name}={value}"));
+        let all: Vec<String> = Some(users.clone())
+            .filter(|u| !u.is_empty())
+            .into_iter()
+            .chain(ours)
             .collect();
-        if !ours.is_empty() {
-            set(
-                "XLA_FLAGS",
-                format!("{users} {}", ours.join(" ")).trim_start(),
-            );
+        if all.is_empty() {
+            // SAFETY: as in `set`.
+            unsafe { env::remove_var(FLAGS) };
+        } else {
+            set(FLAGS, &all.join(" "));
         }
     });
 }
@@ -66,40 +77,24 @@ fn mentions(flags: &str, name: &str) -> bool {
         .any(|f| f.split('=').next() == Some(name))
 }
 
-/// The time-out flags that the plugin knows.
-fn accepted(plugin: &Plugin, users: &str) -> Vec<&'static str> {
+/// The time-out flags that the plugin knows. Trying them leaves one in `XLA_FLAGS`.
+fn accepted(plugin: &Plugin) -> Vec<&'static str> {
     const MEMORY: &str = "xla_flags";
-    let known = |text: &str| -> Vec<&'static str> {
-        TIMEOUTS
-            .iter()
-            .map(|(name, _)| *name)
-            .filter(|name| mentions(text, name))
-            .collect()
-    };
     if let Some(text) = cache::recall(plugin.path(), MEMORY) {
-        return known(&text);
+        let names = TIMEOUTS.iter().map(|(name, _)| *name);
+        return names.filter(|name| mentions(&text, name)).collect();
     }
-    let mut text = String::new();
+    let mut accepted = Vec::new();
     for (name, value) in TIMEOUTS {
         match survives(plugin, &format!("{name}={value}")) {
-            Some(true) => text.push_str(&format!("{name}\n")),
+            Some(true) => accepted.push(name),
             Some(false) => {}
             // The child could not be started or did not end: nothing was learnt.
             None => return Vec::new(),
         }
     }
-    restore(users);
-    cache::remember(plugin.path(), MEMORY, &text);
-    known(&text)
-}
-
-fn restore(users: &str) {
-    if users.is_empty() {
-        // SAFETY: as in `set`.
-        unsafe { env::remove_var("XLA_FLAGS") };
-    } else {
-        set("XLA_FLAGS", users);
-    }
+    cache::remember(plugin.path(), MEMORY, &accepted.join("\n"));
+    accepted
 }
 
 fn set(name: &str, value: &str) {
@@ -112,7 +107,7 @@ fn set(name: &str, value: &str) {
 /// Whether a child with this flag alone can create a client; `None` when there was no telling.
 #[cfg(unix)]
 fn survives(plugin: &Plugin, flag: &str) -> Option<bool> {
-    set("XLA_FLAGS", flag);
+    set(FLAGS, flag);
     // Everything the child needs is made before the fork, so that it allocates as little as it can.
     let mut args = Extended::<sys::PJRT_Client_Create_Args>::new(|_| {});
     // SAFETY: the child calls only into the plugin, which has no thread before its first client and

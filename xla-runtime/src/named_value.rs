@@ -84,11 +84,13 @@ pub(crate) fn write(values: &BTreeMap<String, AttributeValue>) -> Vec<sys::PJRT_
     values
         .iter()
         .map(|(name, value)| {
-            let mut raw = sys::PJRT_NamedValue::default();
-            raw.struct_size = size_of::<sys::PJRT_NamedValue>();
-            raw.name = name.as_ptr().cast();
-            raw.name_size = name.len();
-            raw.value_size = 1;
+            let mut raw = sys::PJRT_NamedValue {
+                struct_size: size_of::<sys::PJRT_NamedValue>(),
+                name: name.as_ptr().cast(),
+                name_size: name.len(),
+                value_size: 1,
+                ..Default::default()
+            };
             match value {
                 AttributeValue::String(text) => {
                     raw.type_ = sys::PJRT_NamedValue_Type_PJRT_NamedValue_kString;

@@ -4,6 +4,8 @@ mod common;
 
 use common::*;
 use std::ptr;
+use std::sync::Barrier;
+use std::thread;
 use xla_core::{DType, Error, Literal, Shape};
 use xla_runtime::metrics::{Counter, Scope};
 use xla_runtime::{CompileOptions, ExecuteOptions, OptionValue, Signature};
@@ -182,8 +184,7 @@ fn a_program_that_does_not_compile_is_an_error_with_its_name() {
     ] {
         let error = client
             .compile(text, &signature, &CompileOptions::default())
-            .err()
-            .expect(text);
+            .expect_err(text);
         assert!(matches!(error, Error::Compile { .. }), "{error}");
     }
     let text = "module @mine {
@@ -309,4 +310,33 @@ fn a_compiled_program_tells_its_memory_and_fingerprint() {
         program.signature().outputs.as_slice()
     ));
     assert!(program.fingerprint().is_none_or(|f| !f.is_empty()));
+}
+
+#[test]
+fn readers_never_see_memory_that_a_donation_overwrites() {
+    let client = client(1);
+    let n = 1 << 14;
+    let program = add(&client, n, true);
+    let one = upload(&client, &vec![1.0; n], 0);
+    for step in 0..200 {
+        let before = step as f32;
+        let buffer = upload(&client, &vec![before; n], 0);
+        let start = Barrier::new(3);
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    start.wait();
+                    match buffer.to_literal(LONG) {
+                        Ok(l) => assert_eq!(l.to_vec::<f32>().unwrap(), vec![before; n]),
+                        Err(Error::BufferDeleted { .. }) => {}
+                        Err(other) => panic!("{other}"),
+                    }
+                });
+            }
+            start.wait();
+            // Copied while somebody reads, given away otherwise; right either way.
+            let run = program.execute(&[&buffer, &one], &on(0)).unwrap();
+            assert_eq!(read(&run.outputs[0]), vec![before + 1.0; n]);
+        });
+    }
 }
