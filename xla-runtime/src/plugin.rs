@@ -164,6 +164,15 @@ fn attributes(api: &Api) -> BTreeMap<String, AttributeValue> {
     }
 }
 
+impl PartialEq for Plugin {
+    /// Whether both are the same loaded library.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Plugin {}
+
 impl fmt::Debug for Plugin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Plugin")

@@ -340,3 +340,31 @@ fn readers_never_see_memory_that_a_donation_overwrites() {
         });
     }
 }
+
+#[test]
+fn running_out_of_memory_is_an_error_and_the_client_lives_on() {
+    let client = client(1);
+    let n: usize = 1 << 40;
+    let text = format!(
+        "func.func @main(%a: tensor<f32>) -> tensor<{n}xf32> {{
+           %0 = stablehlo.broadcast_in_dim %a, dims = [] : (tensor<f32>) -> tensor<{n}xf32>
+           return %0 : tensor<{n}xf32>
+         }}"
+    );
+    let signature = Signature {
+        inputs: vec![ty(DType::F32, &[])],
+        outputs: vec![f32s(n)],
+    };
+    let program = client
+        .compile(&text, &signature, &CompileOptions::default())
+        .unwrap();
+    let a = client.upload_owned(Literal::scalar(1.0f32), 0).unwrap();
+    let outcome = program
+        .execute(&[&a], &on(0))
+        .and_then(|run| run.outputs[0].ready()?.wait(LONG));
+    assert!(
+        matches!(outcome, Err(Error::Pjrt { code: 8, .. })),
+        "{outcome:?}"
+    );
+    assert_eq!(a.to_literal(LONG).unwrap(), Literal::scalar(1.0f32));
+}

@@ -3,7 +3,9 @@
 mod common;
 
 use common::*;
+use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 use xla_core::{DType, Error};
 use xla_runtime::{Buffer, Client, CompileOptions, Executable, ExecuteOptions, Signature};
 
@@ -218,5 +220,29 @@ fn partitions_run_from_one_call_or_a_thread_each() {
                 assert_eq!(read(&run.outputs[0]), expected(d));
             });
         }
+    });
+}
+
+#[test]
+fn a_late_replica_is_waited_for_with_a_deadline() {
+    let client = client(2);
+    let program = all_reduce(&client, &CompileOptions::replicated(2));
+    let (sender, receiver) = mpsc::channel();
+    thread::scope(|scope| {
+        let (client, program) = (&client, &program);
+        // Some plugins run collectives within the call, so the early replica needs its own thread.
+        scope.spawn(move || {
+            let a = upload(client, &[1.0; 4], 0);
+            let run = program.execute(&[&a], &launch(0, 5)).unwrap();
+            let early = run.done.wait(Duration::from_millis(50));
+            sender.send(early.is_ok()).unwrap();
+            assert_eq!(read(&run.outputs[0]), [3.0; 4]);
+        });
+        thread::sleep(Duration::from_millis(200));
+        // Either the call itself has not returned yet, or waiting ran into its deadline.
+        assert_ne!(receiver.try_recv(), Ok(true));
+        let b = upload(client, &[2.0; 4], 1);
+        let run = program.execute(&[&b], &launch(1, 5)).unwrap();
+        assert_eq!(read(&run.outputs[0]), [3.0; 4]);
     });
 }
