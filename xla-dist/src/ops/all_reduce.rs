@@ -1,5 +1,6 @@
 //! `all_reduce`: every rank gets the combination of all ranks' tensors.
 
+use super::separate::separate;
 use super::{ReplicaGroups, reduce_across};
 use crate::group::{self, ProcessGroup};
 use xla_core::{DType, Error, Result};
@@ -266,7 +267,7 @@ pub fn all_reduce_many(
         }
         let flat = members
             .iter()
-            .map(|i| tensors[*i].reshape([-1_i64]))
+            .map(|i| separate(&tensors[*i].reshape([-1_i64])?))
             .collect::<Result<Vec<Tensor>>>()?;
         let bucket = Tensor::cat(&flat.iter().collect::<Vec<_>>(), 0)?;
         let bucket = scaled(all_reduce_in(&group, &bucket, options.op)?, options.scale)?;

@@ -5,6 +5,7 @@
 
 mod all_reduce;
 mod broadcast;
+mod separate;
 
 pub(crate) use all_reduce::all_reduce_in;
 pub use all_reduce::{AllReduceOptions, ReduceOp, all_reduce, all_reduce_, all_reduce_many};
