@@ -29,7 +29,7 @@
 //! `call` calls C functions and converts their errors; `handle` owns what they hand out; the public
 //! types own handles, and the client last. No `unsafe` is needed above this crate.
 //!
-//! ```no_run
+//! ```
 //! use std::time::Duration;
 //! use xla_core::{DType, Literal, Shape};
 //! use xla_runtime::{Client, CompileOptions, ExecuteOptions, Signature};
@@ -54,6 +54,7 @@
 pub mod context;
 pub mod metrics;
 
+mod abandon;
 mod blob;
 mod buffer;
 mod cache;
@@ -72,6 +73,7 @@ mod options;
 mod plugin;
 mod signature;
 
+pub use abandon::abandon_process;
 pub use buffer::Buffer;
 pub use client::Client;
 pub use device::{MemoryStats, RealDevice};

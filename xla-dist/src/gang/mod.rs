@@ -8,7 +8,7 @@
 mod agree;
 
 use agree::{Agreement, agree};
-use std::fmt;
+use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use xla_core::{Error, Result};
@@ -308,21 +308,26 @@ impl Gang for ThreadGang {
     }
 
     fn overdue(&self, what: &str) -> ! {
-        eprintln!(
+        let standings = self.shared.launch.standings();
+        // Held to the end, so that of several members whose deadlines pass at once only one reports.
+        let room = self.shared.room();
+        let mut report = format!(
             "{what} did not finish within {:?}; collectives cannot be cancelled, so the process \
-             ends with exit code {OVERDUE_EXIT_CODE}. The replicas:",
+             ends with exit code {OVERDUE_EXIT_CODE}. The replicas:\n",
             self.shared.launch.deadline()
         );
-        let standings = self.shared.launch.standings();
-        let doing = self.shared.room().doing.clone();
-        for (rank, doing) in self.shared.ranks.iter().zip(doing) {
-            match standings.get(*rank) {
-                Some(Standing::Failed(message)) => eprintln!("  rank {rank} failed: {message}"),
-                Some(Standing::Left) => eprintln!("  rank {rank} has returned"),
-                _ => eprintln!("  rank {rank} {doing}"),
-            }
+        for (rank, doing) in self.shared.ranks.iter().zip(&room.doing) {
+            let _ = match standings.get(*rank) {
+                Some(Standing::Failed(message)) => {
+                    writeln!(report, "  rank {rank} failed: {message}")
+                }
+                Some(Standing::Left) => writeln!(report, "  rank {rank} has returned"),
+                _ => writeln!(report, "  rank {rank} {doing}"),
+            };
         }
-        std::process::exit(OVERDUE_EXIT_CODE)
+        eprint!("{report}");
+        // The plugin's threads are inside the collective: running destructors now would crash.
+        xla_runtime::abandon_process(OVERDUE_EXIT_CODE)
     }
 }
 

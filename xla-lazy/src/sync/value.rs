@@ -38,9 +38,12 @@ struct Inner {
 #[derive(Clone)]
 pub(crate) struct DeviceValue(Arc<Inner>);
 
-/// How long a value is waited for.
+/// How long a value is waited for: as long as the calling thread's launch waits for anything.
 pub(crate) fn deadline() -> Duration {
-    Config::global().map_or(config::DEFAULT_DEADLINE, |c| c.deadline)
+    match xla_runtime::context::current("deadline") {
+        Ok(context) => context.launch().deadline(),
+        Err(_) => Config::global().map_or(config::DEFAULT_DEADLINE, |c| c.deadline),
+    }
 }
 
 impl DeviceValue {
