@@ -103,7 +103,7 @@ fn one_two_and_four_devices_train_the_same_model() {
 #[test]
 fn buckets_and_views_change_nothing() {
     with_devices(2, || {
-        let one = train(1, |model| Ok(model));
+        let one = train(1, Ok);
         assert_same_model(&train(2, |model| model.bucket_cap_mb(0.0)), &one[0]);
         assert_same_model(
             &train(2, |model| Ok(model.gradient_as_bucket_view(true))),

@@ -9,9 +9,11 @@
 //! batches nor the model that comes out, beyond rounding.
 
 use clap::Parser;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use std::error::Error;
+use std::fmt::Write;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Instant;
 use xla::data::{DataLoader, Dataset, IdxDataset, Sample};
 use xla::metrics::Scope;
@@ -59,9 +61,18 @@ struct Report {
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-fn main() -> Outcome<()> {
-    let args = Args::parse();
-    let reports = xla::Launcher::new().run(|rank| replica(rank, &args))?;
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Outcome<()> {
+    let reports = xla::Launcher::new().run(|rank| replica(rank, args))?;
     let [training, late, evaluation] =
         [0, 1, 2].map(|i| reports.iter().map(|r| r.compiles[i]).sum::<u64>());
     println!("devices               {}", reports.len());
@@ -84,9 +95,9 @@ fn replica(rank: usize, args: &Args) -> Outcome<Report> {
     let training = Scope::new();
     let model = nn::Sequential::new()
         .add(nn::Flatten)
-        .add(nn::Linear::new(784, 128, &device)?)
+        .add(nn::Linear::new(784, 128, device)?)
         .add(nn::Relu)
-        .add(nn::Linear::new(128, 10, &device)?);
+        .add(nn::Linear::new(128, 10, device)?);
     let model = nn::DistributedDataParallel::new(model)?.gradient_as_bucket_view(true);
     let (images_per_second, late) = train(rank, args, &model, &training)?;
     let in_training = training.compiles();
@@ -220,7 +231,11 @@ impl Dataset for Padded {
 
 fn progress(images: u64) -> Outcome<ProgressBar> {
     let style = ProgressStyle::with_template(
-        "{bar:32} {human_pos}/{human_len} images, loss {msg}, {per_sec} images",
-    )?;
+        "{bar:32} {human_pos}/{human_len} images, loss {msg}, {rate} images per second",
+    )?
+    .with_key("rate", |state: &ProgressState, out: &mut dyn Write| {
+        // The only error is one of formatting, and the bar has no place for it.
+        let _ = write!(out, "{:.0}", state.per_sec());
+    });
     Ok(ProgressBar::new(images).with_style(style))
 }
