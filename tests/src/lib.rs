@@ -7,6 +7,7 @@
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+use xla::{Launcher, Tensor, dist};
 
 /// How long a test's process may take.
 const DEADLINE: Duration = Duration::from_secs(240);
@@ -39,6 +40,30 @@ pub fn with_env(variables: &[(&str, &str)], test: impl FnOnce()) {
 /// When the process does not end.
 pub fn exit_status(variables: &[(&str, &str)], test: impl FnOnce()) -> Option<ExitStatus> {
     in_child(variables, test)
+}
+
+/// Runs `f` on so many replicas with a process group and returns what each returned.
+///
+/// # Panics
+/// When a replica fails.
+pub fn replicas<T: Send>(n: usize, f: impl Fn(usize) -> xla::Result<T> + Send + Sync) -> Vec<T> {
+    Launcher::new()
+        .devices(n)
+        .deadline(Duration::from_secs(60))
+        .run(|rank| {
+            dist::init_process_group("xla", "xla://")?;
+            f(rank)
+        })
+        .unwrap()
+}
+
+/// `[r + 1, 2 (r + 1)]` on rank `r`.
+///
+/// # Errors
+/// Whatever keeps the tensor from being made.
+pub fn multiples(rank: usize) -> xla::Result<Tensor> {
+    let first = rank as f32 + 1.0;
+    Tensor::from_slice(&[first, 2.0 * first], [2], ())
 }
 
 /// Runs `test` and returns `None` in the child; starts the child and waits for it otherwise.

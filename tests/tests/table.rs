@@ -3,8 +3,11 @@
 use tests::{with_devices, with_env};
 use xla::{Device, Error, Launcher, dist};
 
-/// The rows of the table, as one replica sees them.
-fn row() -> xla::Result<(Device, Vec<String>, Vec<String>, usize, usize, usize)> {
+/// `device()`, `devices()`, `real_devices()`, `device_count()`, rank and world size.
+type Row = (Device, Vec<String>, Vec<String>, usize, usize, usize);
+
+/// The column of the table that the caller is in.
+fn row() -> xla::Result<Row> {
     Ok((
         xla::device()?,
         xla::devices()?.iter().map(ToString::to_string).collect(),
@@ -18,10 +21,7 @@ fn row() -> xla::Result<(Device, Vec<String>, Vec<String>, usize, usize, usize)>
     ))
 }
 
-fn expected(
-    rank: usize,
-    world_size: usize,
-) -> (Device, Vec<String>, Vec<String>, usize, usize, usize) {
+fn expected(rank: usize, world_size: usize) -> Row {
     let names = |prefix| (0..4).map(|i| format!("{prefix}:{i}")).collect();
     (
         Device::new(rank),

@@ -21,7 +21,9 @@
 //! program with collectives runs, its replicas meet and compare what they are about to run. A rank
 //! whose program differs, that has returned, that failed, or that does not come before the
 //! deadline is an error on every rank that waits for it. It is no error when one rank reads a
-//! value, or keeps one, that the others do not: they settle on what all have recorded.
+//! value, or keeps one, that the others do not: they settle on what all have recorded. (Two ranks
+//! that read at two different places before the same collective have cut their programs where no
+//! common one is left: that is divergence.)
 //!
 //! Not for point-to-point messages or for host data: values travel as tensors, in programs that
 //! every rank records.
