@@ -26,7 +26,7 @@ fn accuracy(variables: &[(&str, &str)], devices: &str) -> f64 {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .expect("the example is built together with this test");
+        .expect("cargo test -p xla builds the example before it runs this test");
     let end = Instant::now() + DEADLINE;
     while child
         .try_wait()
