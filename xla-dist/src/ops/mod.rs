@@ -77,3 +77,53 @@ fn is_member(f: &mut Func, member: u32) -> Value {
 fn bitcast(f: &mut Func, x: Value, out: Ty) -> Value {
     f.call(format_args!("stablehlo.bitcast_convert {x}"), &[x], out)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xla_core::DType;
+    use xla_lazy::ty;
+
+    fn check(program: impl FnOnce(&mut Func, Value) -> Value, expected: &str) {
+        let mut f = Func::new();
+        let x = f.argument(ty(DType::F32, &Shape::new(&[2])), None);
+        let y = program(&mut f, x);
+        let text = f.finish("test", &[y]);
+        let body: Vec<&str> = text.lines().map(str::trim).collect();
+        let expected: Vec<&str> = expected.trim().lines().map(str::trim).collect();
+        assert_eq!(body[2..body.len() - 3], expected, "{text}");
+    }
+
+    #[test]
+    fn a_reduction_names_the_whole_partition() {
+        let halves = ReplicaGroups(vec![vec![0, 2], vec![1, 3]]);
+        check(
+            |f, x| reduce_across(f, Reduction::Max, x, &halves),
+            r#"
+            %1 = "stablehlo.all_reduce"(%0) ({
+            ^bb0(%left: tensor<f32>, %right: tensor<f32>):
+            %both = stablehlo.maximum %left, %right : tensor<f32>
+            stablehlo.return %both : tensor<f32>
+            }) {replica_groups = dense<[[0, 2], [1, 3]]> : tensor<2x2xi64>} : (tensor<2xf32>) -> tensor<2xf32>
+            "#,
+        );
+    }
+
+    #[test]
+    fn one_group_holds_all_members() {
+        let attribute = "replica_groups = dense<[[0, 1, 2]]> : tensor<1x3xi64>";
+        assert_eq!(ReplicaGroups::all(3).attribute(), attribute);
+    }
+
+    #[test]
+    fn a_member_is_found_by_its_replica_id() {
+        check(
+            |f, _| is_member(f, 3),
+            "
+            %1 = stablehlo.replica_id : tensor<ui32>
+            %2 = stablehlo.constant dense<3> : tensor<ui32>
+            %3 = stablehlo.compare EQ, %1, %2 : (tensor<ui32>, tensor<ui32>) -> tensor<i1>
+            ",
+        );
+    }
+}
