@@ -137,19 +137,20 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    fn push(&mut self, dtype: DType, number: Number) -> Input {
+    /// A whole number stays one, whatever it meets; a float is as wide as what it meets.
+    fn push(&mut self, meets: DType, number: Number) -> Input {
         let slot = |len: usize| (len - 1) as u32;
-        match (dtype, number) {
-            (DType::F64, n) => {
-                self.f64.push(n.to_f64());
-                Input::Number(NumberClass::F64, slot(self.f64.len()))
-            }
-            (d, Number::Int(i)) if !d.is_float() => {
+        match number {
+            Number::Int(i) => {
                 self.i64.push(i);
                 Input::Number(NumberClass::I64, slot(self.i64.len()))
             }
-            (_, n) => {
-                self.f32.push(n.to_f64() as f32);
+            Number::Float(x) if meets == DType::F64 => {
+                self.f64.push(x);
+                Input::Number(NumberClass::F64, slot(self.f64.len()))
+            }
+            Number::Float(x) => {
+                self.f32.push(x as f32);
                 Input::Number(NumberClass::F32, slot(self.f32.len()))
             }
         }
