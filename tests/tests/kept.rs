@@ -1,5 +1,7 @@
 //! Values that only some ranks keep: every rank computes them, and none is harmed by it.
 
+use std::sync::Barrier;
+use std::time::Duration;
 use tests::with_devices;
 use xla::{DType, Launcher, Result, Tensor, dist};
 
@@ -22,9 +24,13 @@ fn what_another_rank_keeps_is_not_taken_for_something_else() {
                         drop(only_rank_0_keeps);
                     }
                     xla::sync()?;
-                    // Memory of the value that rank 1 dropped may be used again from here on.
+                    // What stood for the value that rank 1 dropped may stand for one of these.
                     let y = Tensor::full([2], f64::from(step), DType::F32)?;
-                    sums.push(y.add(0.5)?.to_vec::<f32>()?);
+                    let z = y.add(0.5)?;
+                    let w = z.add(0.5)?;
+                    for value in [&w, &z, &y] {
+                        sums.push(value.to_vec::<f32>()?);
+                    }
                 }
                 for (step, value) in kept.iter().enumerate() {
                     assert_eq!(value.to_vec::<f32>()?, [200.0 * step as f32; 3]);
@@ -32,7 +38,52 @@ fn what_another_rank_keeps_is_not_taken_for_something_else() {
                 Ok(sums)
             })
             .unwrap();
-        let expected = [0.5f32, 1.5, 2.5, 3.5].map(|v| vec![v; 2]).to_vec();
+        let expected: Vec<Vec<f32>> = [0.0f32, 1.0, 2.0, 3.0]
+            .iter()
+            .flat_map(|step| [step + 1.0, step + 0.5, *step].map(|v| vec![v; 2]))
+            .collect();
         assert_eq!(sums, [expected.clone(), expected]);
+    });
+}
+
+/// Threads outside a launch share one random generator, so one runs what another has recorded of it.
+/// A value that its owner drops meanwhile must not turn up as that of a later tensor.
+#[test]
+fn a_value_dropped_while_another_thread_computes_it_is_gone() {
+    const ROUNDS: usize = 10;
+    with_devices(1, || {
+        let turn = Barrier::new(2);
+        // Outcomes are collected and judged at the end: a thread that left early would keep the
+        // other waiting for its turn.
+        let owner = |round: usize| -> Result<Vec<Vec<f32>>> {
+            let _noise = Tensor::rand([round], ())?;
+            let dropped = Tensor::full([7, round], 7.0, DType::F32)?;
+            turn.wait();
+            // By now the other thread compiles this thread's program, which takes longer.
+            std::thread::sleep(Duration::from_millis(3));
+            drop(dropped);
+            turn.wait();
+            let new: Result<Vec<Tensor>> = (0..8)
+                .map(|v| Tensor::full([2], f64::from(v), DType::F32))
+                .collect();
+            new?.iter().map(Tensor::to_vec).collect()
+        };
+        let other = || -> Result<Vec<f32>> {
+            turn.wait();
+            let noise = Tensor::rand([3], ());
+            turn.wait();
+            noise?.to_vec()
+        };
+        std::thread::scope(|scope| {
+            let others = scope.spawn(|| (0..ROUNDS).map(|_| other()).collect::<Vec<_>>());
+            let found: Vec<_> = (1..=ROUNDS).map(owner).collect();
+            let expected: Vec<Vec<f32>> = (0..8u8).map(|v| vec![f32::from(v); 2]).collect();
+            for values in found {
+                assert_eq!(values.unwrap(), expected);
+            }
+            for noise in others.join().unwrap() {
+                assert_eq!(noise.unwrap().len(), 3);
+            }
+        });
     });
 }
