@@ -109,6 +109,7 @@ impl InputType {
 pub struct Saves {
     inputs: u32,
     output: bool,
+    crosswise: bool,
 }
 
 impl Saves {
@@ -116,16 +117,26 @@ impl Saves {
     pub const NONE: Saves = Saves {
         inputs: 0,
         output: false,
+        crosswise: false,
     };
     /// The output only.
     pub const OUTPUT: Saves = Saves {
         inputs: 0,
         output: true,
+        crosswise: false,
     };
     /// All inputs, not the output.
     pub const INPUTS: Saves = Saves {
         inputs: u32::MAX,
         output: false,
+        crosswise: false,
+    };
+    /// Each input for the gradients of the others, as in a product: it is not kept when no other
+    /// input wants a gradient.
+    pub const CROSSWISE: Saves = Saves {
+        inputs: 0,
+        output: false,
+        crosswise: true,
     };
 
     /// Also this input.
@@ -146,8 +157,15 @@ impl Saves {
         }
     }
 
-    pub(crate) fn reads_input(self, index: usize) -> bool {
-        index >= 31 && self.inputs == u32::MAX || index < 32 && self.inputs >> index & 1 == 1
+    /// Whether input `index` is read, given which inputs want a gradient.
+    pub(crate) fn reads_input(self, index: usize, wants: &[bool]) -> bool {
+        self.inputs == u32::MAX
+            || index < 32 && self.inputs >> index & 1 == 1
+            || self.crosswise
+                && wants
+                    .iter()
+                    .enumerate()
+                    .any(|(other, w)| other != index && *w)
     }
 
     pub(crate) fn reads_output(self) -> bool {

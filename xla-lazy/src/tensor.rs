@@ -2,7 +2,7 @@
 
 use crate::grad::Leaf;
 use crate::op::OpEntry;
-use crate::storage::{Storage, Value};
+use crate::storage::{History, Storage, Value};
 use crate::sync::{self, DeviceValue};
 use crate::trace::{self, Trace, flag};
 use crate::ty::{Ty, ty};
@@ -123,6 +123,17 @@ impl Tensor {
             storage: Arc::clone(&self.storage),
             view: Some(Arc::new(view)),
         }
+    }
+
+    /// The computed value of this tensor as one that autograd knows this history of.
+    pub(crate) fn with_history(&self, history: History) -> Tensor {
+        let value = match &self.storage.lock().value {
+            Value::Ready(value) if self.view.is_none() => value.clone(),
+            _ => return self.clone(),
+        };
+        let storage = Storage::new(self.storage.ty, self.storage.device, Value::Ready(value));
+        storage.lock().history = Some(history);
+        Tensor::of(Arc::new(storage))
     }
 
     pub(crate) fn ty(&self) -> Ty {

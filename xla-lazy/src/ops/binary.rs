@@ -166,14 +166,14 @@ binary! {
     /// `x * other`; logical and for `bool`.
     Mul mul: any,
     |f, a, b| if a.dtype() == DType::Bool { f.binary("and", a, b) } else { f.binary("multiply", a, b) },
-    Derivative::Rule { saves: Saves::INPUTS, rule: |_, vjp| {
+    Derivative::Rule { saves: Saves::CROSSWISE, rule: |_, vjp| {
         both(vjp, || vjp.grad().mul(vjp.operand(1)?), || vjp.grad().mul(vjp.operand(0)?))
     } };
 
     /// `x / other`; integers divide as `f32`.
     Div div: float,
     |f, a, b| f.binary("divide", a, b),
-    Derivative::Rule { saves: Saves::INPUTS, rule: |_, vjp| {
+    Derivative::Rule { saves: Saves::CROSSWISE.and_input(1), rule: |_, vjp| {
         both(
             vjp,
             || vjp.grad().div(vjp.operand(1)?),

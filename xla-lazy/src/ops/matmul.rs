@@ -19,7 +19,7 @@ fn batch(shape: &Shape) -> Shape {
 impl Operator for Matmul {
     const NAME: &'static str = "matmul";
     const DERIVATIVE: Derivative<Self> = Derivative::Rule {
-        saves: Saves::INPUTS,
+        saves: Saves::CROSSWISE,
         rule: |_, vjp| {
             let g = vjp.grad();
             let left = || -> Result<Tensor> {

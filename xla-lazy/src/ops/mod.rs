@@ -11,6 +11,7 @@ mod operators;
 mod random;
 mod reduce;
 mod shape;
+mod slice;
 mod softmax;
 mod unary;
 

@@ -267,9 +267,7 @@ impl Generator {
     #[track_caller]
     pub fn bits(&self, shape: impl IntoShape) -> Result<Tensor> {
         let here = Location::caller();
-        let shape = shape
-            .into_shape("random_bits")
-            .map_err(|e| e.at(here))?;
+        let shape = shape.into_shape("random_bits").map_err(|e| e.at(here))?;
         self.draw(
             RandomBits {
                 shape: shape.clone(),

@@ -319,10 +319,7 @@ impl Tensor {
         match dim {
             Some(_) if self.rank() == 0 => self.reshape([1])?.arg_extreme::<MAX>(Some(0), false),
             Some(dim) => {
-                let axis = self
-                    .shape()
-                    .axis(op, dim)
-                    .map_err(|e| e.at(here))?;
+                let axis = self.shape().axis(op, dim).map_err(|e| e.at(here))?;
                 record_op(ArgExtreme::<MAX> { axis, keepdim }, &[self.into()])
             }
             None => {

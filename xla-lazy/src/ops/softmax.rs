@@ -94,10 +94,7 @@ impl Tensor {
         if self.rank() == 0 {
             return self.reshape([1])?.softmax(dim)?.reshape(());
         }
-        let axis = self
-            .shape()
-            .axis("softmax", dim)
-            .map_err(|e| e.at(here))?;
+        let axis = self.shape().axis("softmax", dim).map_err(|e| e.at(here))?;
         record_op(Softmax { axis }, &[self.into()])
     }
 

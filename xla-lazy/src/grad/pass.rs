@@ -1,0 +1,307 @@
+//! One backward pass: gradients flow from the outputs to the leaves, latest operator first.
+
+use super::history::{Edge, GradNode, saved};
+use super::vjp::{Gradients, Vjp};
+use super::{GradHook, Leaf};
+use crate::Tensor;
+use crate::storage::{Contents, History, Value};
+use crate::trace::{self, Trace, flag, no_grad};
+use std::collections::BTreeMap;
+use std::panic::Location;
+use std::sync::{Arc, PoisonError};
+use xla_core::{Error, Result};
+
+/// What receives the gradients of a pass.
+pub(super) enum Target<'a> {
+    /// Accumulate into every leaf reached.
+    Leaves,
+    /// Collect those of these tensors.
+    Inputs(&'a [&'a Tensor], Vec<Option<Tensor>>),
+}
+
+/// One backward pass.
+pub(super) struct Pass<'a> {
+    trace: Arc<Trace>,
+    epoch: u64,
+    /// Gradients of nodes of the current trace, by index.
+    pending: Vec<Option<Tensor>>,
+    /// Gradients of operators of earlier programs, latest first.
+    frozen: BTreeMap<u64, (Arc<GradNode>, Tensor)>,
+    hooks: Vec<Arc<dyn GradHook>>,
+    retain: bool,
+    pub(super) target: Target<'a>,
+    op: &'static str,
+    location: &'static Location<'static>,
+}
+
+impl Pass<'_> {
+    fn freed(&self) -> Error {
+        Error::Autograd {
+            op: self.op,
+            reason: "the graph was freed by an earlier backward pass".into(),
+            advice: "pass retain_graph to the first pass, or record the forward pass again",
+            at: self.location.into(),
+        }
+    }
+
+    fn to_node(&mut self, index: u32, grad: Tensor) -> Result<()> {
+        let slot = &mut self.pending[index as usize];
+        *slot = Some(match slot.take() {
+            Some(sum) => sum.add(&grad)?,
+            None => grad,
+        });
+        Ok(())
+    }
+
+    fn to_history(&mut self, history: &History, grad: Tensor) -> Result<()> {
+        let History::Node(node) = history else {
+            return Err(self.freed());
+        };
+        let sum = match self.frozen.remove(&node.id) {
+            Some((_, sum)) => sum.add(&grad)?,
+            None => grad,
+        };
+        self.frozen.insert(node.id, (Arc::clone(node), sum));
+        Ok(())
+    }
+
+    fn to_leaf(&mut self, leaf: &Arc<Leaf>, grad: Tensor) -> Result<()> {
+        match &mut self.target {
+            Target::Inputs(inputs, found) => {
+                for (input, slot) in inputs.iter().zip(found.iter_mut()) {
+                    if input.leaf().is_some_and(|l| Arc::ptr_eq(&l, leaf)) {
+                        *slot = Some(match slot.take() {
+                            Some(sum) => sum.add(&grad)?,
+                            None => grad.clone(),
+                        });
+                    }
+                }
+            }
+            Target::Leaves => {
+                let sum = match leaf.get() {
+                    Some(sum) => sum.add(&grad)?,
+                    None => grad,
+                };
+                leaf.set(Some(sum));
+                if let Some(hook) = leaf.hook()
+                    && !self.hooks.iter().any(|h| Arc::ptr_eq(h, &hook))
+                {
+                    self.hooks.push(hook);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The gradient of a value that is not a leaf, where `grad` was asked for it.
+    fn note_input(&mut self, is: impl Fn(&Tensor) -> bool, grad: &Tensor) {
+        if let Target::Inputs(inputs, found) = &mut self.target {
+            for (input, slot) in inputs.iter().zip(found.iter_mut()) {
+                if is(input) {
+                    *slot = Some(grad.clone());
+                }
+            }
+        }
+    }
+
+    fn seed(&mut self, root: &Tensor, gradient: Tensor) -> Result<()> {
+        // A value that was computed already does not enter the program: where one replica has read
+        // its loss and another has not, both record the same pass.
+        let computed = match &*root.storage.lock() {
+            Contents {
+                value: Value::Ready(_),
+                leaf: None,
+                history,
+                ..
+            } if root.view.is_none() => history.clone(),
+            _ => None,
+        };
+        if let Some(history) = computed {
+            return self.to_history(&history, gradient);
+        }
+        let seeded = trace::with_node(self.op, root, self.location, |trace, state, index| {
+            (Arc::clone(trace), state.recording.epoch, index)
+        })?;
+        let (trace, epoch, index) = seeded;
+        if self.pending.is_empty() {
+            self.trace = trace;
+            self.epoch = epoch;
+        } else if !Arc::ptr_eq(&trace, &self.trace) || epoch != self.epoch {
+            return Err(Error::ForeignTrace {
+                op: self.op,
+                at: self.location.into(),
+            });
+        }
+        if self.pending.len() <= index as usize {
+            self.pending.resize(index as usize + 1, None);
+        }
+        self.to_node(index, gradient)
+    }
+
+    pub(super) fn run(&mut self) -> Result<()> {
+        for index in (0..self.pending.len() as u32).rev() {
+            if let Some(grad) = self.pending[index as usize].take() {
+                self.visit(index, grad)?;
+            }
+        }
+        while let Some((_, (node, grad))) = self.frozen.pop_last() {
+            self.visit_frozen(&node, grad)?;
+        }
+        for hook in std::mem::take(&mut self.hooks) {
+            no_grad(|| hook.finished())?;
+        }
+        Ok(())
+    }
+
+    fn visit(&mut self, index: u32, grad: Tensor) -> Result<()> {
+        let trace = Arc::clone(&self.trace);
+        let mut state = trace.lock();
+        if state.recording.epoch != self.epoch {
+            return Err(Error::Autograd {
+                op: self.op,
+                reason: "the trace was executed during the backward pass".into(),
+                advice: "do not sync or read tensors inside a backward pass",
+                at: self.location.into(),
+            });
+        }
+        let node = state.recording.nodes[index as usize];
+        let slot = crate::trace::Slot::new(self.epoch, index);
+        self.note_input(
+            |t| t.view.is_none() && t.storage.slot() == slot && t.leaf().is_none(),
+            &grad,
+        );
+        if let Some(leaf) = state.recording.leaves.get(&index).cloned() {
+            drop(state);
+            return self.to_leaf(&leaf, grad);
+        }
+        if let Some(history) = state.recording.histories.get(&index).cloned() {
+            drop(state);
+            return self.to_history(&history, grad);
+        }
+        if !node.has(flag::GRAD) || node.has(flag::PARAM) {
+            return Ok(());
+        }
+        if node.has(flag::FREED) {
+            return Err(self.freed());
+        }
+        if !self.retain {
+            state.recording.nodes[index as usize].flags |= flag::FREED;
+        }
+        let (inputs, edges, output) = saved(&trace, &mut state, index, |j, _| Some(j));
+        drop(state);
+        let vjp = Vjp {
+            entry: node.entry,
+            grad: &grad,
+            inputs: &inputs,
+            output: output.as_ref(),
+            output_type: node.ty,
+        };
+        let gradients = gradients_of(&vjp, node.location)?;
+        for (edge, gradient) in edges.into_iter().zip(gradients) {
+            if let (Some(j), Some(gradient)) = (edge, gradient) {
+                self.to_node(j, gradient)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_frozen(&mut self, node: &Arc<GradNode>, grad: Tensor) -> Result<()> {
+        self.note_input(
+            |t| {
+                t.view.is_none()
+                    && matches!(&t.storage.lock().history, Some(History::Node(n)) if Arc::ptr_eq(n, node))
+            },
+            &grad,
+        );
+        let edges = if self.retain {
+            node.edges()
+        } else {
+            std::mem::take(&mut *node.edges.lock().unwrap_or_else(PoisonError::into_inner))
+        };
+        if edges.is_empty() && !node.inputs.is_empty() {
+            return Err(self.freed());
+        }
+        let (inputs, output) = node.values(&edges);
+        let vjp = Vjp {
+            entry: node.entry,
+            grad: &grad,
+            inputs: &inputs,
+            output: output.as_ref(),
+            output_type: node.ty,
+        };
+        let gradients = gradients_of(&vjp, node.location)?;
+        for (edge, gradient) in edges.iter().zip(gradients) {
+            match (edge, gradient) {
+                (Some(Edge::Leaf(leaf)), Some(gradient)) => self.to_leaf(leaf, gradient)?,
+                (Some(Edge::History(history)), Some(gradient)) => {
+                    self.to_history(history, gradient)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The inputs' gradients: by the operator's rule, or zeros where its derivative is zero.
+///
+/// What the rule records is said to be recorded by the line of the operator it differentiates.
+fn gradients_of(vjp: &Vjp<'_>, location: &'static Location<'static>) -> Result<Gradients> {
+    trace::recorded_by(location, || match vjp.entry.op.vjp(vjp)? {
+        Some(gradients) => Ok(gradients),
+        None => vjp.each(|i| Tensor::zeros(vjp.shape(i), (vjp.dtype(i), vjp.grad().device()))),
+    })
+}
+
+pub(super) fn start<'a>(
+    op: &'static str,
+    roots: &[(&Tensor, Option<&Tensor>)],
+    retain: bool,
+    target: Target<'a>,
+    location: &'static Location<'static>,
+) -> Result<Pass<'a>> {
+    let Some((first, _)) = roots.first() else {
+        return Err(Error::argument(op, "outputs", "at least one tensor", "none").at(location));
+    };
+    let mut pass = Pass {
+        trace: Trace::of_thread(first.device()),
+        epoch: 0,
+        pending: Vec::new(),
+        frozen: BTreeMap::new(),
+        hooks: Vec::new(),
+        retain,
+        target,
+        op,
+        location,
+    };
+    for (root, gradient) in roots {
+        if !root.requires_grad() {
+            return Err(Error::Autograd {
+                op,
+                reason: format!("the tensor ({}) does not require a gradient", root.ty()),
+                advice: "call requires_grad_(true) on a leaf it is computed from, outside no_grad",
+                at: location.into(),
+            });
+        }
+        let gradient = match gradient {
+            Some(g) if g.shape() != root.shape() => {
+                return Err(Error::shape(
+                    op,
+                    format!("a gradient of shape {}", root.shape()),
+                    g.shape(),
+                )
+                .at(location));
+            }
+            Some(g) => g.to_dtype(root.dtype())?,
+            None if root.numel() == 1 => Tensor::ones(root.shape(), (root.dtype(), root.device()))?,
+            None => {
+                return Err(
+                    Error::shape(op, "one element, or a gradient argument", root.shape())
+                        .at(location),
+                );
+            }
+        };
+        pass.seed(root, gradient)?;
+    }
+    Ok(pass)
+}

@@ -1,0 +1,376 @@
+//! Parts of a tensor along an axis, and tensors put together from parts.
+
+use super::only;
+use crate::Tensor;
+use crate::op::{Derivative, InputType, Number, Operand, Operator, Saves, entry};
+use crate::stablehlo::{Func, Value};
+use crate::trace::record_op;
+use crate::ty::{Ty, ty};
+use crate::view::{Strides, ViewRule};
+use std::panic::Location;
+use xla_core::{Dims, Error, Result, Shape};
+
+/// `len` elements of one axis from a start that is data.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Narrow {
+    axis: usize,
+    len: usize,
+}
+
+impl Narrow {
+    /// The start on every axis, as scalars.
+    fn starts(&self, f: &mut Func, rank: usize, start: Value) -> Vec<Value> {
+        let zero = f.constant_int(start.dtype(), &Shape::scalar(), 0);
+        (0..rank)
+            .map(|i| if i == self.axis { start } else { zero })
+            .collect()
+    }
+}
+
+impl Operator for Narrow {
+    const NAME: &'static str = "narrow";
+    const DERIVATIVE: Derivative<Self> = Derivative::Rule {
+        saves: Saves::NONE,
+        rule: |op, vjp| {
+            let zeros = Tensor::zeros(vjp.shape(0), (vjp.dtype(0), vjp.grad().device()))?;
+            let start = vjp.number(1).unwrap_or(Number::Int(0));
+            let update = NarrowUpdate { narrow: op.clone() };
+            let placed = record_op(
+                update,
+                &[
+                    Operand::Tensor(&zeros),
+                    Operand::Tensor(vjp.grad()),
+                    Operand::Number(start),
+                ],
+            )?;
+            Ok(smallvec::smallvec![Some(placed), None])
+        },
+    };
+
+    fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
+        let input = inputs[0].tensor(Self::NAME)?;
+        let mut dims: Dims = input.shape().dims().into();
+        dims[self.axis] = self.len;
+        Ok(ty(input.dtype(), &Shape::from(dims)))
+    }
+
+    fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
+        let starts = self.starts(f, out.rank(), inputs[1]);
+        Ok(f.dynamic_slice(inputs[0], &starts, out.shape().dims()))
+    }
+
+    fn view(&self) -> Option<&dyn ViewRule> {
+        Some(self)
+    }
+}
+
+impl ViewRule for Narrow {
+    fn write(&self, input: &Tensor, value: &Tensor, numbers: &[Number]) -> Result<Tensor> {
+        let update = NarrowUpdate {
+            narrow: self.clone(),
+        };
+        record_op(
+            update,
+            &[
+                Operand::Tensor(input),
+                Operand::Tensor(value),
+                Operand::Number(numbers[0]),
+            ],
+        )
+    }
+
+    fn strides(&self, _: &Shape, strides: &[i64], _: &Shape) -> Option<Strides> {
+        Some(strides.into())
+    }
+}
+
+/// The first operand with the part that `narrow` shows replaced by the second.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct NarrowUpdate {
+    narrow: Narrow,
+}
+
+impl Operator for NarrowUpdate {
+    const NAME: &'static str = "narrow_update";
+    const DERIVATIVE: Derivative<Self> = Derivative::Rule {
+        saves: Saves::NONE,
+        rule: |op, vjp| {
+            let start = Operand::Number(vjp.number(2).unwrap_or(Number::Int(0)));
+            let part = record_op(op.narrow.clone(), &[Operand::Tensor(vjp.grad()), start])?;
+            let zeros = part.zeros_like()?;
+            let rest = record_op(
+                op.clone(),
+                &[Operand::Tensor(vjp.grad()), Operand::Tensor(&zeros), start],
+            )?;
+            Ok(smallvec::smallvec![Some(rest), Some(part), None])
+        },
+    };
+
+    fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
+        inputs[0].tensor(Self::NAME)
+    }
+
+    fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
+        let starts = self.narrow.starts(f, out.rank(), inputs[2]);
+        Ok(f.dynamic_update_slice(inputs[0], inputs[1], &starts))
+    }
+}
+
+/// Every `step`-th element of one axis.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Stride {
+    axis: usize,
+    step: usize,
+}
+
+impl Operator for Stride {
+    const NAME: &'static str = "slice";
+    const DERIVATIVE: Derivative<Self> = Derivative::Rule {
+        saves: Saves::NONE,
+        rule: |op, vjp| {
+            let zeros = Tensor::zeros(vjp.shape(0), (vjp.dtype(0), vjp.grad().device()))?;
+            vjp.only(ViewRule::write(op, &zeros, vjp.grad(), &[]))
+        },
+    };
+
+    fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
+        let input = only(Self::NAME, inputs)?;
+        let mut dims: Dims = input.shape().dims().into();
+        dims[self.axis] = dims[self.axis].div_ceil(self.step);
+        Ok(ty(input.dtype(), &Shape::from(dims)))
+    }
+
+    fn lower(&self, f: &mut Func, inputs: &[Value], _: Ty) -> Result<Value> {
+        let x = inputs[0];
+        let rank = x.shape().rank();
+        let steps: Dims = (0..rank)
+            .map(|i| if i == self.axis { self.step } else { 1 })
+            .collect();
+        Ok(f.slice(x, &Dims::from_elem(0, rank), x.shape().dims(), &steps))
+    }
+
+    fn view(&self) -> Option<&dyn ViewRule> {
+        Some(self)
+    }
+}
+
+impl ViewRule for Stride {
+    fn write(&self, input: &Tensor, value: &Tensor, _: &[Number]) -> Result<Tensor> {
+        record_op(
+            StrideUpdate {
+                stride: self.clone(),
+            },
+            &[input.into(), value.into()],
+        )
+    }
+
+    fn strides(&self, _: &Shape, strides: &[i64], _: &Shape) -> Option<Strides> {
+        let step = |(i, s): (usize, &i64)| {
+            if i == self.axis {
+                s * self.step as i64
+            } else {
+                *s
+            }
+        };
+        Some(strides.iter().enumerate().map(step).collect())
+    }
+}
+
+/// The first operand with the elements that `stride` shows replaced by the second.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct StrideUpdate {
+    stride: Stride,
+}
+
+impl Operator for StrideUpdate {
+    const NAME: &'static str = "slice_update";
+    const DERIVATIVE: Derivative<Self> = Derivative::Rule {
+        saves: Saves::NONE,
+        rule: |op, vjp| {
+            let part = record_op(op.stride.clone(), &[vjp.grad().into()])?;
+            let zeros = part.zeros_like()?;
+            let rest = record_op(op.clone(), &[vjp.grad().into(), (&zeros).into()])?;
+            Ok(smallvec::smallvec![Some(rest), Some(part)])
+        },
+    };
+
+    fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
+        inputs[0].tensor(Self::NAME)
+    }
+
+    /// The update is spread out by padding between its elements, and taken where a mask spread in
+    /// the same way is set.
+    fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
+        let Stride { axis, step } = self.stride;
+        let (rank, updates) = (out.rank(), inputs[1].shape()[axis]);
+        let covered = if updates == 0 {
+            0
+        } else {
+            (updates - 1) * step + 1
+        };
+        let on_axis = |value: i64| -> Vec<i64> {
+            (0..rank)
+                .map(|i| if i == axis { value } else { 0 })
+                .collect()
+        };
+        let high = on_axis(out.shape()[axis] as i64 - covered as i64);
+        let (low, interior) = (on_axis(0), on_axis(step as i64 - 1));
+        let zero = f.constant(out.dtype(), &Shape::scalar(), 0.0);
+        let spread = f.pad(inputs[1], zero, &low, &high, &interior);
+        let no = f.constant(xla_core::DType::Bool, &Shape::scalar(), 0.0);
+        let yes = f.constant(xla_core::DType::Bool, inputs[1].shape(), 1.0);
+        let mask = f.pad(yes, no, &low, &high, &interior);
+        Ok(f.select(mask, spread, inputs[0]))
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Cat {
+    axis: usize,
+}
+
+impl Operator for Cat {
+    const NAME: &'static str = "cat";
+    const DERIVATIVE: Derivative<Self> = Derivative::Rule {
+        saves: Saves::NONE,
+        rule: |op, vjp| {
+            let mut start = 0;
+            (0..vjp.len())
+                .map(|i| {
+                    let len = vjp.shape(i)[op.axis];
+                    let from = start;
+                    start += len;
+                    if !vjp.needs(i) {
+                        return Ok(None);
+                    }
+                    let part = vjp.grad().narrow(op.axis as i64, from as i64, len)?;
+                    part.to_dtype(vjp.dtype(i)).map(Some)
+                })
+                .collect()
+        },
+    };
+
+    fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
+        let first = inputs[0].tensor(Self::NAME)?;
+        let mut dims: Dims = first.shape().dims().into();
+        dims[self.axis] = 0;
+        for input in inputs {
+            let this = input.tensor(Self::NAME)?.shape();
+            let fits = this.rank() == dims.len()
+                && (0..dims.len()).all(|i| i == self.axis || this[i] == dims[i]);
+            if !fits {
+                let expected = format!("{} but for axis {}", first.shape(), self.axis);
+                return Err(Error::shape(Self::NAME, expected, this));
+            }
+            dims[self.axis] += this[self.axis];
+        }
+        Ok(ty(crate::op::promote(inputs), &Shape::from(dims)))
+    }
+
+    fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
+        let converted: Vec<Value> = inputs.iter().map(|&x| f.convert(x, out.dtype())).collect();
+        Ok(f.concatenate(&converted, self.axis))
+    }
+}
+
+impl Tensor {
+    /// `len` elements of an axis from `start` on. The start is data: another one is the same
+    /// program.
+    ///
+    /// # Errors
+    /// [`Error::Axis`]; [`Error::IndexOutOfRange`] when it reaches beyond the axis.
+    #[track_caller]
+    pub fn narrow(&self, dim: i64, start: i64, len: usize) -> Result<Tensor> {
+        let at = Location::caller();
+        let axis = self.shape().axis("narrow", dim).map_err(|e| e.at(at))?;
+        let size = self.dims()[axis];
+        let first = if start < 0 {
+            start.saturating_add(size as i64)
+        } else {
+            start
+        };
+        let end = first.saturating_add(i64::try_from(len).unwrap_or(i64::MAX));
+        if first < 0 || end > size as i64 {
+            return Err(Error::IndexOutOfRange {
+                op: "narrow",
+                index: if first < 0 { start } else { end - 1 },
+                axis,
+                size,
+                at: at.into(),
+            });
+        }
+        self.view_by(entry(Narrow { axis, len }), &[Number::Int(first)])
+    }
+
+    /// Every `step`-th element of an axis from `start` to before `end`, with Python's rules: both
+    /// may be negative and are limited to the axis.
+    ///
+    /// # Errors
+    /// [`Error::Axis`], [`Error::Argument`] for a step of 0.
+    #[track_caller]
+    pub fn slice(&self, dim: i64, start: i64, end: i64, step: usize) -> Result<Tensor> {
+        let at = Location::caller();
+        let axis = self.shape().axis("slice", dim).map_err(|e| e.at(at))?;
+        if step == 0 {
+            return Err(Error::argument("slice", "step", "at least 1", 0).at(at));
+        }
+        let size = self.dims()[axis] as i64;
+        let limit = |i: i64| if i < 0 { i.saturating_add(size) } else { i }.clamp(0, size);
+        let (start, end) = (limit(start), limit(end));
+        let part = self.narrow(axis as i64, start, (end - start).max(0) as usize)?;
+        if step == 1 {
+            Ok(part)
+        } else {
+            part.view_by(entry(Stride { axis, step }), &[])
+        }
+    }
+
+    /// One element of an axis, which vanishes. The index is data.
+    ///
+    /// # Errors
+    /// [`Error::Axis`], [`Error::IndexOutOfRange`].
+    #[track_caller]
+    pub fn select(&self, dim: i64, index: i64) -> Result<Tensor> {
+        let at = Location::caller();
+        let axis = self.shape().axis("select", dim).map_err(|e| e.at(at))?;
+        let size = self.dims()[axis];
+        if index >= size as i64 || index < -(size as i64) {
+            return Err(Error::IndexOutOfRange {
+                op: "select",
+                index,
+                axis,
+                size,
+                at: at.into(),
+            });
+        }
+        self.narrow(axis as i64, index, 1)?.squeeze(axis)
+    }
+
+    /// Tensors one after the other along an axis.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] when other axes differ, [`Error::Argument`] for no tensors.
+    #[track_caller]
+    pub fn cat(tensors: &[&Tensor], dim: i64) -> Result<Tensor> {
+        let at = Location::caller();
+        let Some(first) = tensors.first() else {
+            return Err(Error::argument("cat", "tensors", "at least one", "none").at(at));
+        };
+        let axis = first.shape().axis("cat", dim).map_err(|e| e.at(at))?;
+        let operands: Vec<Operand<'_>> = tensors.iter().map(|t| Operand::Tensor(t)).collect();
+        record_op(Cat { axis }, &operands)
+    }
+
+    /// Tensors of one shape along a new axis.
+    ///
+    /// # Errors
+    /// As [`Tensor::cat`].
+    #[track_caller]
+    pub fn stack(tensors: &[&Tensor], dim: i64) -> Result<Tensor> {
+        let longer = tensors
+            .iter()
+            .map(|t| t.unsqueeze(dim))
+            .collect::<Result<Vec<_>>>()?;
+        Tensor::cat(&longer.iter().collect::<Vec<_>>(), dim)
+    }
+}

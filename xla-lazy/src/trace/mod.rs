@@ -1,0 +1,326 @@
+//! The trace: an append-only list of what a replica recorded since its last sync.
+//!
+//! An operator appends its node and folds it into a running hash, so at sync the program's key is
+//! already there, whatever its size. Nothing is walked, nothing re-hashed, and in a loop that
+//! records the same operators again nothing is allocated: storages of dead nodes are used again.
+
+mod record;
+mod recording;
+mod scope;
+
+pub(crate) use record::{rebind, record_at, record_on, with_node};
+pub use record::{record, record_collective, record_op};
+pub(crate) use recording::{
+    Input, Node, NumberClass, Recording, Slot, flag, next_epoch, number_type,
+};
+pub(crate) use scope::recorded_by;
+pub use scope::{is_grad_enabled, no_grad};
+
+use crate::hash::Hash128;
+use crate::op::{InputType, OpEntry, Operand, promote};
+use crate::storage::{Storage, Value, thread_token};
+use crate::sync::{DeviceValue, InFlight};
+use crate::tensor::Tensor;
+use crate::ty::Ty;
+use crate::view::View;
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::panic::Location;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use xla_core::{DType, Device, Error, Result};
+
+/// What the lock of a trace guards.
+pub(crate) struct State {
+    pub(crate) recording: Recording,
+    /// An empty recording whose memory the next epoch uses.
+    pub(crate) spare: Option<Recording>,
+    /// Storages of dead nodes, to be used again.
+    pub(crate) free: Vec<Arc<Storage>>,
+    pub(crate) in_flight: std::collections::VecDeque<InFlight>,
+    pub(crate) step: u64,
+    /// The programs run alone since the gang last met, oldest first.
+    pub(crate) flushed: Vec<(usize, Hash128)>,
+}
+
+/// The trace of one replica: a device with the thread that drives it.
+pub(crate) struct Trace {
+    pub(crate) device: Device,
+    owner: u64,
+    state: Mutex<State>,
+    /// Held while a program is cut, compiled and started. A thread that needs a value of a program
+    /// being started waits here.
+    pub(crate) syncing: Mutex<()>,
+    buried: Mutex<Vec<Arc<Storage>>>,
+}
+
+thread_local! {
+    static TRACES: RefCell<Vec<Option<Arc<Trace>>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Trace {
+    /// The calling thread's trace for a device.
+    pub(crate) fn of_thread(device: Device) -> Arc<Trace> {
+        TRACES.with_borrow_mut(|traces| {
+            if traces.len() <= device.ordinal() {
+                traces.resize(device.ordinal() + 1, None);
+            }
+            let new = || {
+                Arc::new(Trace {
+                    device,
+                    owner: thread_token(),
+                    state: Mutex::new(State {
+                        recording: Recording::new(),
+                        spare: None,
+                        free: Vec::new(),
+                        in_flight: Default::default(),
+                        step: 0,
+                        flushed: Vec::new(),
+                    }),
+                    syncing: Mutex::new(()),
+                    buried: Mutex::new(Vec::new()),
+                })
+            };
+            Arc::clone(traces[device.ordinal()].get_or_insert_with(new))
+        })
+    }
+
+    /// Every trace the calling thread has.
+    pub(crate) fn all_of_thread() -> Vec<Arc<Trace>> {
+        TRACES.with_borrow(|traces| traces.iter().flatten().cloned().collect())
+    }
+
+    pub(crate) fn owner(&self) -> u64 {
+        self.owner
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a handle that another thread dropped until the owner's next sync is over. Its own lock
+    /// keeps a drop from waiting for a recording in progress.
+    pub(crate) fn bury(&self, storage: Arc<Storage>) {
+        self.buried
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(storage);
+    }
+
+    pub(crate) fn exhume(&self) -> Vec<Arc<Storage>> {
+        std::mem::take(&mut *self.buried.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Why an operand has no node yet.
+enum Blocked {
+    /// Pending in another trace.
+    Foreign(Arc<Trace>),
+    /// In a program of this trace that is being started.
+    Starting,
+    Failed(Error),
+}
+
+impl State {
+    /// The node of a storage's value.
+    #[inline]
+    fn node_of(
+        &mut self,
+        trace: &Arc<Trace>,
+        storage: &Arc<Storage>,
+        location: &'static Location<'static>,
+    ) -> Result<u32, Blocked> {
+        match storage.slot().in_epoch(self.recording.epoch) {
+            Some(index) => Ok(index),
+            None => self.bring_in(trace, storage, location),
+        }
+    }
+
+    #[cold]
+    fn bring_in(
+        &mut self,
+        trace: &Arc<Trace>,
+        storage: &Arc<Storage>,
+        location: &'static Location<'static>,
+    ) -> Result<u32, Blocked> {
+        let contents = storage.lock();
+        match &contents.value {
+            Value::Pending(other) if Arc::ptr_eq(other, trace) => Err(Blocked::Starting),
+            Value::Pending(other) => Err(Blocked::Foreign(Arc::clone(other))),
+            Value::Failed(error) => Err(Blocked::Failed(Error::clone(error))),
+            Value::Ready(value) => {
+                let index = self.recording.enter(storage, value, location);
+                let (leaf, history) = (contents.leaf.as_ref(), contents.history.as_ref());
+                if leaf.is_some() || history.is_some() {
+                    self.recording.note_autograd(index, leaf, history);
+                }
+                Ok(index)
+            }
+        }
+    }
+
+    /// The node of a tensor's value, deriving views.
+    #[inline]
+    fn node_of_tensor(
+        &mut self,
+        trace: &Arc<Trace>,
+        tensor: &Tensor,
+        location: &'static Location<'static>,
+    ) -> Result<u32, Blocked> {
+        let base = self.node_of(trace, &tensor.storage, location)?;
+        match &tensor.view {
+            None => Ok(base),
+            Some(view) => Ok(self.derive(view, base, location)),
+        }
+    }
+
+    fn derive(&mut self, view: &View, base: u32, location: &'static Location<'static>) -> u32 {
+        let epoch = self.recording.epoch;
+        let base_slot = Slot::new(epoch, base);
+        let wants_grad = |nodes: &[Node], of: u32| {
+            nodes[of as usize].has(flag::GRAD) && view.entry.differentiable && is_grad_enabled()
+        };
+        if view.derived_from.load(Ordering::Acquire) == base_slot.bits()
+            && let Some(node) =
+                Slot::from_bits(view.derived.load(Ordering::Acquire)).in_epoch(epoch)
+            && self.recording.nodes[node as usize].has(flag::GRAD)
+                == wants_grad(&self.recording.nodes, base)
+        {
+            return node;
+        }
+        let from = match &view.parent {
+            Some(parent) => self.derive(parent, base, location),
+            None => base,
+        };
+        let mut inputs: SmallVec<[Input; 4]> = smallvec::smallvec![Input::Node(from)];
+        for number in &view.numbers {
+            inputs.push(self.recording.numbers.push(DType::I64, *number));
+        }
+        let flags = if wants_grad(&self.recording.nodes, from) {
+            flag::GRAD
+        } else {
+            0
+        };
+        let node = self
+            .recording
+            .push(view.entry, view.ty, &inputs, flags, location);
+        view.derived
+            .store(Slot::new(epoch, node).bits(), Ordering::Release);
+        view.derived_from.store(base_slot.bits(), Ordering::Release);
+        node
+    }
+
+    /// The parameter node of a value that an earlier program computed, under its storage or, where
+    /// that now stands for something else, under a new one.
+    pub(crate) fn enter_value(
+        &mut self,
+        trace: &Arc<Trace>,
+        ty: Ty,
+        storage: Option<Arc<Storage>>,
+        value: &DeviceValue,
+        location: &'static Location<'static>,
+    ) -> u32 {
+        let storage = storage.unwrap_or_else(|| {
+            Arc::new(Storage::new(ty, trace.device, Value::Ready(value.clone())))
+        });
+        let index = self.recording.enter(&storage, value, location);
+        let contents = storage.lock();
+        let (leaf, history) = (contents.leaf.clone(), contents.history.clone());
+        drop(contents);
+        self.recording
+            .note_autograd(index, leaf.as_ref(), history.as_ref());
+        index
+    }
+
+    /// A storage that stands for a node: one that nobody uses any more, or a new one.
+    pub(crate) fn storage_for(&mut self, trace: &Arc<Trace>, index: u32) -> Arc<Storage> {
+        let ty = self.recording.nodes[index as usize].ty;
+        let slot = Slot::new(self.recording.epoch, index);
+        let storage = loop {
+            match self.free.pop() {
+                Some(mut unused) => {
+                    if let Some(storage) = Arc::get_mut(&mut unused) {
+                        storage.recycle(ty, slot);
+                        break unused;
+                    }
+                }
+                None => {
+                    let value = Value::Pending(Arc::clone(trace));
+                    let storage = Arc::new(Storage::new(ty, trace.device, value));
+                    storage.set_slot(slot);
+                    break storage;
+                }
+            }
+        };
+        self.recording.storages[index as usize] = Some(Arc::clone(&storage));
+        storage
+    }
+
+    /// A handle on a node's value, for the backward pass.
+    pub(crate) fn handle(&mut self, trace: &Arc<Trace>, index: u32) -> Tensor {
+        if let Some(storage) = &self.recording.storages[index as usize] {
+            return Tensor::of(Arc::clone(storage));
+        }
+        let storage = match self.recording.param_of(index) {
+            Some(param) => {
+                // The parameter's own storage was rebound: its old value needs one of its own.
+                let ty = self.recording.nodes[index as usize].ty;
+                let value = Value::Ready(param.value.clone());
+                let storage = Arc::new(Storage::new(ty, trace.device, value));
+                storage.set_slot(Slot::new(self.recording.epoch, index));
+                self.recording.storages[index as usize] = Some(Arc::clone(&storage));
+                storage
+            }
+            None => self.storage_for(trace, index),
+        };
+        Tensor::of(storage)
+    }
+
+    #[inline]
+    fn append(
+        &mut self,
+        trace: &Arc<Trace>,
+        entry: &'static OpEntry,
+        operands: &[Operand<'_>],
+        location: &'static Location<'static>,
+    ) -> Result<u32, Blocked> {
+        let mut inputs: SmallVec<[Input; 8]> = SmallVec::new();
+        let mut types: SmallVec<[InputType; 8]> = SmallVec::new();
+        let mut grad = false;
+        let mut numbers = false;
+        for operand in operands {
+            match operand {
+                Operand::Tensor(tensor) => {
+                    let index = self.node_of_tensor(trace, tensor, location)?;
+                    let node = &self.recording.nodes[index as usize];
+                    inputs.push(Input::Node(index));
+                    types.push(InputType::Tensor(node.ty));
+                    grad |= node.has(flag::GRAD);
+                }
+                Operand::Number(number) => {
+                    numbers = true;
+                    inputs.push(Input::Node(u32::MAX));
+                    types.push(InputType::Number(number.category()));
+                }
+            }
+        }
+        let out = entry
+            .op
+            .infer(&types)
+            .map_err(|e| Blocked::Failed(e.at(location)))?;
+        if numbers {
+            let dtype = match out.dtype() {
+                DType::F64 => DType::F64,
+                _ => promote(&types),
+            };
+            for (input, operand) in inputs.iter_mut().zip(operands) {
+                if let Operand::Number(number) = operand {
+                    *input = self.recording.numbers.push(dtype, *number);
+                }
+            }
+        }
+        let grad = grad && entry.differentiable && out.dtype().is_float() && is_grad_enabled();
+        let flags = if grad { flag::GRAD } else { 0 };
+        Ok(self.recording.push(entry, out, &inputs, flags, location))
+    }
+}

@@ -1,0 +1,51 @@
+//! What holds for everything that the calling thread records: whether gradients are, and by which
+//! line.
+
+use std::cell::Cell;
+use std::panic::Location;
+use xla_core::Result;
+
+thread_local! {
+    static GRAD_DISABLED: Cell<u32> = const { Cell::new(0) };
+    static RECORDED_BY: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
+}
+
+/// Whether operators on tensors that require a gradient record one: true unless inside
+/// [`no_grad`].
+pub fn is_grad_enabled() -> bool {
+    GRAD_DISABLED.get() == 0
+}
+
+/// Runs `f` without recording gradients, as PyTorch's `torch.no_grad`.
+pub fn no_grad<T>(f: impl FnOnce() -> T) -> T {
+    struct Restore;
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            GRAD_DISABLED.set(GRAD_DISABLED.get() - 1);
+        }
+    }
+    GRAD_DISABLED.set(GRAD_DISABLED.get() + 1);
+    let _restore = Restore;
+    f()
+}
+
+/// The line that operators recorded now are said to come from, called at `location`.
+pub(super) fn recorder(location: &'static Location<'static>) -> &'static Location<'static> {
+    RECORDED_BY.get().unwrap_or(location)
+}
+
+/// Runs `f`, whose operators and errors are then said to come from this line rather than from the
+/// library's own.
+pub(crate) fn recorded_by<T>(
+    location: &'static Location<'static>,
+    f: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    struct Restore(Option<&'static Location<'static>>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            RECORDED_BY.set(self.0);
+        }
+    }
+    let _restore = Restore(RECORDED_BY.replace(Some(location)));
+    f().map_err(|e| e.at(location))
+}
