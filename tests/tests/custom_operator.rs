@@ -20,7 +20,11 @@ impl Operator for Softplus {
         let x = inputs[0].tensor(Self::NAME)?;
         match x.dtype().is_float() {
             true => Ok(x),
-            false => Err(Error::dtype(Self::NAME, "a floating-point dtype", x.dtype())),
+            false => Err(Error::dtype(
+                Self::NAME,
+                "a floating-point dtype",
+                x.dtype(),
+            )),
         }
     }
 
@@ -47,7 +51,7 @@ fn softplus(x: &Tensor) -> Result<Tensor> {
 fn an_operator_from_outside_is_like_any_other() {
     with_devices(1, || {
         let run = || -> Result<()> {
-            let points = [-100.0, -1.0, 0.0, 2.5, 800.0];
+            let points = [-100.0f64, -1.0, 0.0, 2.5, 800.0];
             let x = Tensor::from_slice(&points, [5], ())?.requires_grad_(true)?;
             let y = softplus(&x)?;
             y.sum((), false)?.backward()?;
@@ -55,7 +59,10 @@ fn an_operator_from_outside_is_like_any_other() {
             for ((x, y), slope) in points.iter().zip(y.to_vec::<f64>()?).zip(slope) {
                 let expected = if *x > 30.0 { *x } else { x.exp().ln_1p() };
                 assert!((y - expected).abs() < 1e-12, "softplus({x}) = {y}");
-                assert!((slope - 1.0 / (1.0 + (-x).exp())).abs() < 1e-12, "slope at {x}: {slope}");
+                assert!(
+                    (slope - 1.0 / (1.0 + (-x).exp())).abs() < 1e-12,
+                    "slope at {x}: {slope}"
+                );
             }
             Ok(())
         };
@@ -69,7 +76,14 @@ fn its_errors_carry_the_callers_line() {
         let x = Tensor::zeros([2], DType::I32).unwrap();
         let line = line!() + 1;
         let error = softplus(&x).unwrap_err();
-        assert!(matches!(error, Error::DTypeMismatch { op: "softplus", got: DType::I32, .. }));
+        assert!(matches!(
+            error,
+            Error::DTypeMismatch {
+                op: "softplus",
+                got: DType::I32,
+                ..
+            }
+        ));
         let location = error.location().expect("a line");
         assert_eq!((location.file(), location.line()), (file!(), line));
     });

@@ -363,7 +363,8 @@ mod tests {
 
     #[test]
     fn broadcasting_is_numpys() {
-        let cases: [(&[usize], &[usize], Option<&[usize]>); 6] = [
+        type Case<'a> = (&'a [usize], &'a [usize], Option<&'a [usize]>);
+        let cases: [Case<'_>; 6] = [
             (&[2, 3], &[3], Some(&[2, 3])),
             (&[], &[2], Some(&[2])),
             (&[5, 1, 4], &[3, 1], Some(&[5, 3, 4])),

@@ -23,6 +23,11 @@ pub trait ViewRule: Send + Sync {
     /// When the view cannot be written through (an expanded one).
     fn write(&self, input: &Tensor, value: &Tensor, numbers: &[Number]) -> Result<Tensor>;
 
+    /// Whether the result is the whole input as it is, so that reading it needs no program.
+    fn shows_all(&self) -> bool {
+        false
+    }
+
     /// The result's strides, from the input's. `None` where elements in this order would not lie
     /// at constant strides, so that PyTorch would copy.
     fn strides(&self, input: &Shape, strides: &[i64], output: &Shape) -> Option<Strides>;
@@ -58,6 +63,14 @@ impl View {
             derived_from: AtomicU64::new(Slot::NONE.bits()),
             derived: AtomicU64::new(Slot::NONE.bits()),
         }
+    }
+}
+
+impl View {
+    /// Whether the view is its storage's value as it is.
+    pub(crate) fn shows_all(&self) -> bool {
+        self.entry.op.view().is_some_and(ViewRule::shows_all)
+            && self.parent.as_deref().is_none_or(View::shows_all)
     }
 }
 

@@ -11,7 +11,7 @@ use xla::Tensor;
 /// Times one piece of work on the XLA CPU plugin.
 #[derive(Parser)]
 struct Arguments {
-    /// `chain-N`: N elementwise operators on f32[16,16], recorded anew in every step.
+    /// `chain-N`: N elementwise operators on 16 by 16 `f32`s, recorded anew in every step.
     work: String,
     /// Steps that are timed, each way.
     #[arg(long, default_value_t = 50)]
@@ -33,16 +33,14 @@ fn chain(operators: usize, grad: bool) -> xla::Result<impl FnMut() -> xla::Resul
             y = y.mul(1.0001)?.add(0.5)?;
         }
         // What a step of training leaves behind: the value, not its history.
-        let y = if grad { y.detach()?.copy()? } else { y };
+        let value = if grad { y.detach()?.copy()? } else { y.clone() };
+        drop(y);
         xla::sync()?;
-        Ok(y)
+        Ok(value)
     })
 }
 
-fn report(
-    arguments: &Arguments,
-    mut step: impl FnMut() -> xla::Result<Tensor>,
-) -> xla::Result<()> {
+fn report(arguments: &Arguments, mut step: impl FnMut() -> xla::Result<Tensor>) -> xla::Result<()> {
     let wait = || xla::sync()?.wait();
     for _ in 0..arguments.warmup {
         black_box(step()?);
@@ -86,12 +84,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if arguments.steps == 0 {
         return Err("--steps: expected at least 1".into());
     }
-    let operators = arguments.work.strip_prefix("chain-").and_then(|n| n.parse::<usize>().ok());
+    let operators = arguments
+        .work
+        .strip_prefix("chain-")
+        .and_then(|n| n.parse::<usize>().ok());
     match operators {
         Some(n) if n >= 2 => report(&arguments, chain(n, arguments.grad)?)?,
         _ => {
             let work = &arguments.work;
-            return Err(format!("no benchmark {work:?}: expected chain-N with N of at least 2").into());
+            return Err(
+                format!("no benchmark {work:?}: expected chain-N with N of at least 2").into(),
+            );
         }
     }
     Ok(())

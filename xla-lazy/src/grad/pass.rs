@@ -44,7 +44,7 @@ impl Pass<'_> {
         }
     }
 
-    fn to_node(&mut self, index: u32, grad: Tensor) -> Result<()> {
+    fn reach_node(&mut self, index: u32, grad: Tensor) -> Result<()> {
         let slot = &mut self.pending[index as usize];
         *slot = Some(match slot.take() {
             Some(sum) => sum.add(&grad)?,
@@ -53,7 +53,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    fn to_history(&mut self, history: &History, grad: Tensor) -> Result<()> {
+    fn reach_history(&mut self, history: &History, grad: Tensor) -> Result<()> {
         let History::Node(node) = history else {
             return Err(self.freed());
         };
@@ -65,7 +65,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    fn to_leaf(&mut self, leaf: &Arc<Leaf>, grad: Tensor) -> Result<()> {
+    fn reach_leaf(&mut self, leaf: &Arc<Leaf>, grad: Tensor) -> Result<()> {
         match &mut self.target {
             Target::Inputs(inputs, found) => {
                 for (input, slot) in inputs.iter().zip(found.iter_mut()) {
@@ -117,7 +117,7 @@ impl Pass<'_> {
             _ => None,
         };
         if let Some(history) = computed {
-            return self.to_history(&history, gradient);
+            return self.reach_history(&history, gradient);
         }
         let seeded = trace::with_node(self.op, root, self.location, |trace, state, index| {
             (Arc::clone(trace), state.recording.epoch, index)
@@ -135,7 +135,7 @@ impl Pass<'_> {
         if self.pending.len() <= index as usize {
             self.pending.resize(index as usize + 1, None);
         }
-        self.to_node(index, gradient)
+        self.reach_node(index, gradient)
     }
 
     pub(super) fn run(&mut self) -> Result<()> {
@@ -172,11 +172,11 @@ impl Pass<'_> {
         );
         if let Some(leaf) = state.recording.leaves.get(&index).cloned() {
             drop(state);
-            return self.to_leaf(&leaf, grad);
+            return self.reach_leaf(&leaf, grad);
         }
         if let Some(history) = state.recording.histories.get(&index).cloned() {
             drop(state);
-            return self.to_history(&history, grad);
+            return self.reach_history(&history, grad);
         }
         if !node.has(flag::GRAD) || node.has(flag::PARAM) {
             return Ok(());
@@ -199,7 +199,7 @@ impl Pass<'_> {
         let gradients = gradients_of(&vjp, node.location)?;
         for (edge, gradient) in edges.into_iter().zip(gradients) {
             if let (Some(j), Some(gradient)) = (edge, gradient) {
-                self.to_node(j, gradient)?;
+                self.reach_node(j, gradient)?;
             }
         }
         Ok(())
@@ -232,9 +232,9 @@ impl Pass<'_> {
         let gradients = gradients_of(&vjp, node.location)?;
         for (edge, gradient) in edges.iter().zip(gradients) {
             match (edge, gradient) {
-                (Some(Edge::Leaf(leaf)), Some(gradient)) => self.to_leaf(leaf, gradient)?,
+                (Some(Edge::Leaf(leaf)), Some(gradient)) => self.reach_leaf(leaf, gradient)?,
                 (Some(Edge::History(history)), Some(gradient)) => {
-                    self.to_history(history, gradient)?;
+                    self.reach_history(history, gradient)?;
                 }
                 _ => {}
             }

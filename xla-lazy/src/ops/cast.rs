@@ -77,6 +77,10 @@ impl ViewRule for Detach {
         Ok(value.clone())
     }
 
+    fn shows_all(&self) -> bool {
+        true
+    }
+
     fn strides(&self, _: &Shape, strides: &[i64], _: &Shape) -> Option<Strides> {
         Some(strides.into())
     }

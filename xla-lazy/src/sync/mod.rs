@@ -89,7 +89,7 @@ pub(crate) fn materialise(
     tensor: &Tensor,
     location: &'static Location<'static>,
 ) -> Result<DeviceValue> {
-    if tensor.view.is_some() {
+    if tensor.view.as_deref().is_some_and(|view| !view.shows_all()) {
         let whole =
             trace::no_grad(|| trace::record_at(&crate::ops::COPY, &[tensor.into()], location))?;
         return materialise(&whole, location);
