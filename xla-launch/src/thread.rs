@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
-use xla_runtime::context::{ActiveLaunch, Launch, Mode, ReplicaContext, Standing};
+use xla_runtime::context::{self, ActiveLaunch, Launch, Mode, ReplicaContext, Standing};
 use xla_runtime::metrics;
 
 /// A replica gets the stack that a main thread has by default, since code written for one moves
@@ -78,7 +78,11 @@ where
     // The function is called once and its captures are only read through `&F`; whatever state a
     // panic left behind is behind the user's own locks, which are poisoned.
     let result = match catch_unwind(AssertUnwindSafe(|| f(rank))) {
-        Ok(Ok(value)) => Ok(value),
+        // An error of the last step, which nobody has waited for, must not go unseen.
+        Ok(Ok(value)) => match context::await_work() {
+            Ok(()) => Ok(value),
+            Err(error) => Err(Failure::of(rank, &error)),
+        },
         Ok(Err(error)) => Err(Failure::of(rank, &*error.into())),
         Err(payload) => Err(Failure::panic(&*payload)),
     };

@@ -182,6 +182,23 @@ pub fn in_launch() -> bool {
     CURRENT.with_borrow(|stack| !stack.is_empty())
 }
 
+/// What waits for the work that a thread has started; set by whoever starts work.
+static AWAIT_WORK: OnceLock<fn() -> Result<()>> = OnceLock::new();
+
+/// Has `wait` called on each replica's thread when its function has returned, so that an error of
+/// its last asynchronous step is the launch's. The first caller's function is kept.
+pub fn await_work_with(wait: fn() -> Result<()>) {
+    let _ = AWAIT_WORK.set(wait);
+}
+
+/// Waits for what the calling thread has started.
+///
+/// # Errors
+/// The error of a step that failed.
+pub fn await_work() -> Result<()> {
+    AWAIT_WORK.get().map_or(Ok(()), |wait| wait())
+}
+
 /// Marks a launch whose replicas run on threads of their own, until dropped.
 #[derive(Debug)]
 pub struct ActiveLaunch(());

@@ -84,6 +84,13 @@ pub fn sync() -> Result<SyncHandle> {
     Ok(SyncHandle { traces })
 }
 
+/// Waits for everything that the calling thread has synced.
+pub(crate) fn await_all() -> Result<()> {
+    Trace::all_of_thread()
+        .iter()
+        .try_for_each(|trace| drain(trace, 0))
+}
+
 /// The value of a tensor, executing its trace if it is pending.
 pub(crate) fn materialise(
     tensor: &Tensor,

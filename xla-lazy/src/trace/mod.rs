@@ -19,7 +19,7 @@ pub use scope::{is_grad_enabled, no_grad};
 use crate::hash::Hash128;
 use crate::op::{InputType, OpEntry, Operand, promote};
 use crate::storage::{Storage, Value, thread_token};
-use crate::sync::{DeviceValue, InFlight};
+use crate::sync::{self, DeviceValue, InFlight};
 use crate::tensor::Tensor;
 use crate::ty::Ty;
 use crate::view::View;
@@ -54,18 +54,39 @@ pub(crate) struct Trace {
     buried: Mutex<Vec<Arc<Storage>>>,
 }
 
+/// The traces of one thread, by device.
+struct OfThread(Vec<Option<Arc<Trace>>>);
+
+impl Drop for OfThread {
+    /// Storages kept for use again hold their trace, and it holds them: the thread's end is where
+    /// that circle is broken. What is pending and held elsewhere stays, and can still be computed.
+    fn drop(&mut self) {
+        for trace in self.0.iter().flatten() {
+            let mut state = trace.lock();
+            let mut unused = std::mem::take(&mut state.free);
+            state.spare = None;
+            let dead = |storage: &Arc<Storage>| Arc::strong_count(storage) == 1;
+            let storages = state.recording.storages.iter_mut();
+            unused.extend(storages.filter_map(|slot| slot.take_if(|storage| dead(storage))));
+            drop(state);
+            drop(unused);
+        }
+    }
+}
+
 thread_local! {
-    static TRACES: RefCell<Vec<Option<Arc<Trace>>>> = const { RefCell::new(Vec::new()) };
+    static TRACES: RefCell<OfThread> = const { RefCell::new(OfThread(Vec::new())) };
 }
 
 impl Trace {
     /// The calling thread's trace for a device.
     pub(crate) fn of_thread(device: Device) -> Arc<Trace> {
-        TRACES.with_borrow_mut(|traces| {
+        TRACES.with_borrow_mut(|OfThread(traces)| {
             if traces.len() <= device.ordinal() {
                 traces.resize(device.ordinal() + 1, None);
             }
             let new = || {
+                xla_runtime::context::await_work_with(sync::await_all);
                 Arc::new(Trace {
                     device,
                     owner: thread_token(),
@@ -87,7 +108,7 @@ impl Trace {
 
     /// Every trace the calling thread has.
     pub(crate) fn all_of_thread() -> Vec<Arc<Trace>> {
-        TRACES.with_borrow(|traces| traces.iter().flatten().cloned().collect())
+        TRACES.with_borrow(|OfThread(traces)| traces.iter().flatten().cloned().collect())
     }
 
     pub(crate) fn owner(&self) -> u64 {
