@@ -30,9 +30,20 @@ pub(crate) struct GradNode {
     pub(super) inputs: Vec<SavedInput>,
     pub(super) edges: Mutex<Vec<Option<Edge>>>,
     pub(super) output: Option<Tensor>,
+    /// The versions of the saved values at the time of the program, inputs first. A saved value
+    /// shares its storage with the user's handles, who may change it in place afterwards.
+    versions: Vec<u64>,
 }
 
 impl GradNode {
+    /// The first saved value that was changed in place since.
+    pub(super) fn changed(&self) -> Option<Ty> {
+        saved_tensors(&self.inputs, self.output.as_ref())
+            .zip(&self.versions)
+            .find(|(tensor, version)| tensor.version() != **version)
+            .map(|(tensor, _)| tensor.ty())
+    }
+
     /// The saved values. For a pass that is itself recorded they are given back their history; it
     /// is not kept with them, because an operator that saves its own output would then keep itself
     /// alive for ever.
@@ -95,6 +106,17 @@ impl Drop for GradNode {
     }
 }
 
+fn saved_tensors<'a>(
+    inputs: &'a [SavedInput],
+    output: Option<&'a Tensor>,
+) -> impl Iterator<Item = &'a Tensor> {
+    let values = inputs.iter().filter_map(|input| match input {
+        SavedInput::Tensor { value, .. } => value.as_ref(),
+        SavedInput::Number(_) => None,
+    });
+    values.chain(output)
+}
+
 fn next_ids(count: usize) -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(count as u64, Ordering::Relaxed)
@@ -139,7 +161,11 @@ pub(crate) fn freeze(trace: &Arc<Trace>, state: &mut State, live: &[u32]) {
         let (inputs, edges, output) =
             saved(trace, state, i, |j, recording| edge_of(recording, j, &made));
         let node = state.recording.nodes[i as usize];
+        let versions = saved_tensors(&inputs, output.as_ref())
+            .map(Tensor::version)
+            .collect();
         let frozen = GradNode {
+            versions,
             id: base + u64::from(i),
             entry: node.entry,
             ty: node.ty,

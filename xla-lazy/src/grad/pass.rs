@@ -119,8 +119,11 @@ impl Pass<'_> {
         if let Some(history) = computed {
             return self.reach_history(&history, gradient);
         }
-        let seeded = trace::with_node(self.op, root, self.location, |trace, state, index| {
-            (Arc::clone(trace), state.recording.epoch, index)
+        // A view's node may be recorded only now, and belongs to the forward pass.
+        let seeded = trace::with_grad(|| {
+            trace::with_node(self.op, root, self.location, |trace, state, index| {
+                (Arc::clone(trace), state.recording.epoch, index)
+            })
         })?;
         let (trace, epoch, index) = seeded;
         if self.pending.is_empty() {
@@ -220,6 +223,17 @@ impl Pass<'_> {
         };
         if edges.is_empty() && !node.inputs.is_empty() {
             return Err(self.freed());
+        }
+        if let Some(changed) = node.changed() {
+            return Err(Error::Autograd {
+                op: self.op,
+                reason: format!(
+                    "a tensor ({changed}) that the derivative of {} reads was changed in place after its program ran",
+                    node.entry.name
+                ),
+                advice: "change a copy() of it, or change it after the backward pass",
+                at: self.location.into(),
+            });
         }
         let (inputs, output) = node.values(&edges);
         let vjp = Vjp {

@@ -13,8 +13,8 @@ pub use record::{record, record_collective, record_op};
 pub(crate) use recording::{
     Input, Node, NumberClass, Recording, Slot, flag, next_epoch, number_type,
 };
-pub(crate) use scope::recorded_by;
 pub use scope::{is_grad_enabled, no_grad};
+pub(crate) use scope::{recorded_by, with_grad};
 
 use crate::hash::Hash128;
 use crate::op::{InputType, OpEntry, Operand, promote};

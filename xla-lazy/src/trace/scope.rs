@@ -29,6 +29,18 @@ pub fn no_grad<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
+/// Runs `f` recording gradients, whatever [`no_grad`] it is called in.
+pub(crate) fn with_grad<T>(f: impl FnOnce() -> T) -> T {
+    struct Restore(u32);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            GRAD_DISABLED.set(self.0);
+        }
+    }
+    let _restore = Restore(GRAD_DISABLED.replace(0));
+    f()
+}
+
 /// The line that operators recorded now are said to come from, called at `location`.
 pub(super) fn recorder(location: &'static Location<'static>) -> &'static Location<'static> {
     RECORDED_BY.get().unwrap_or(location)
