@@ -22,6 +22,30 @@ fn index_type(op: &'static str, input: InputType) -> Result<Ty> {
     }
 }
 
+/// The indices in a dtype that holds every position of an axis of `size`, so that neither the size
+/// nor a position wraps around in theirs.
+fn widened(f: &mut Func, indices: Value, size: usize) -> Value {
+    let long = i32::try_from(size).is_err();
+    match indices.dtype() {
+        DType::I64 | DType::U64 => indices,
+        _ if long => f.convert(indices, DType::I64),
+        DType::I32 | DType::U32 => indices,
+        _ => f.convert(indices, DType::I32),
+    }
+}
+
+/// What stands for a value out of range, everywhere.
+fn fill(f: &mut Func, out: Ty) -> Value {
+    let scalar = Shape::scalar();
+    let value = match out.dtype() {
+        DType::Bool => f.constant(DType::Bool, &scalar, 1.0),
+        d if d.is_float() => f.constant(d, &scalar, f64::NAN),
+        d if d.is_signed() => f.identity(Reduction::Max, d),
+        d => f.identity(Reduction::Min, d),
+    };
+    f.broadcast_in_dim(value, out.shape(), &[])
+}
+
 /// `values` where `indices` lie in `0..size`, else what stands for a value out of range.
 fn mask(f: &mut Func, values: Value, indices: Value, size: usize, axes: &[usize]) -> Value {
     let limit = f.constant_int(indices.dtype(), indices.shape(), size as i64);
@@ -32,14 +56,7 @@ fn mask(f: &mut Func, values: Value, indices: Value, size: usize, axes: &[usize]
         valid = f.binary("and", valid, positive);
     }
     let valid = f.broadcast_in_dim(valid, values.shape(), axes);
-    let dtype = values.dtype();
-    let fill = match dtype {
-        DType::Bool => f.constant(dtype, &Shape::scalar(), 1.0),
-        d if d.is_float() => f.constant(d, &Shape::scalar(), f64::NAN),
-        d if d.is_signed() => f.identity(Reduction::Max, d),
-        d => f.identity(Reduction::Min, d),
-    };
-    let fill = f.broadcast_in_dim(fill, values.shape(), &[]);
+    let fill = fill(f, values.ty());
     f.select(valid, values, fill)
 }
 
@@ -82,8 +99,12 @@ impl Operator for IndexSelect {
     }
 
     fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
-        let indices = f.reshape(inputs[1], &Shape::new(&[out.shape()[self.axis]]));
         let size = inputs[0].shape()[self.axis];
+        if size == 0 {
+            return Ok(fill(f, out));
+        }
+        let indices = widened(f, inputs[1], size);
+        let indices = f.reshape(indices, &Shape::new(&[out.shape()[self.axis]]));
         let values = f.take(inputs[0], indices, self.axis);
         Ok(if self.checked {
             values
@@ -138,7 +159,8 @@ impl Operator for IndexAdd {
 
     fn lower(&self, f: &mut Func, inputs: &[Value], _: Ty) -> Result<Value> {
         let count = inputs[2].shape()[self.axis];
-        let indices = f.reshape(inputs[1], &Shape::new(&[count]));
+        let indices = widened(f, inputs[1], inputs[0].shape()[self.axis]);
+        let indices = f.reshape(indices, &Shape::new(&[count]));
         Ok(f.scatter_slices(
             Some(Reduction::Sum),
             inputs[0],
@@ -199,8 +221,12 @@ impl Operator for Gather {
     }
 
     fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
-        let (x, indices) = (inputs[0], inputs[1]);
-        let rank = x.shape().rank();
+        let (x, rank) = (inputs[0], out.rank());
+        if x.shape().numel() == 0 {
+            return Ok(fill(f, out));
+        }
+        let longest = x.shape().iter().copied().max().unwrap_or(0);
+        let indices = widened(f, inputs[1], longest);
         let full = full_indices(f, indices, self.axis);
         let axes: Vec<usize> = (0..rank).collect();
         let ones = vec!["1"; rank].join(", ");
@@ -270,7 +296,12 @@ impl Operator for ScatterAdd {
     }
 
     fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
-        let full = full_indices(f, inputs[1], self.axis);
+        if inputs[2].shape().numel() == 0 || out.shape().numel() == 0 {
+            return Ok(inputs[0]);
+        }
+        let longest = out.shape().iter().copied().max().unwrap_or(0);
+        let indices = widened(f, inputs[1], longest);
+        let full = full_indices(f, indices, self.axis);
         let axes: Vec<usize> = (0..out.rank()).collect();
         let numbers = format!(
             "inserted_window_dims = {axes:?}, scatter_dims_to_operand_dims = {axes:?}, index_vector_dim = {}",
@@ -298,7 +329,8 @@ impl Operator for OneHot {
 
     fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
         let axes: Vec<usize> = (0..out.rank() - 1).collect();
-        let indices = f.broadcast_in_dim(inputs[0], out.shape(), &axes);
+        let indices = widened(f, inputs[0], self.classes);
+        let indices = f.broadcast_in_dim(indices, out.shape(), &axes);
         let classes = f.iota(indices.dtype(), out.shape(), out.rank() - 1);
         let hit = f.compare(Compare::Eq, indices, classes);
         Ok(f.convert(hit, out.dtype()))
