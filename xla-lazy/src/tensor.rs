@@ -483,7 +483,7 @@ impl Tensor {
                 at: location.into(),
             });
         }
-        let whole = self.write_back(value)?;
+        let whole = self.write_back(value).map_err(|e| e.at(location))?;
         trace::rebind(op, &self.storage, &whole, location)?;
         Ok(self.clone())
     }

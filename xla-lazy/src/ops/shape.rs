@@ -233,8 +233,9 @@ impl Tensor {
     #[track_caller]
     pub fn flatten(&self, start: i64, end: i64) -> Result<Tensor> {
         let at = Location::caller();
+        // A scalar answers to the axes of a vector.
         if self.rank() == 0 {
-            return self.reshape([1]);
+            return self.reshape([1])?.flatten(start, end);
         }
         let resolve = |axis| self.shape().axis("flatten", axis).map_err(|e| e.at(at));
         let (start, end) = (resolve(start)?, resolve(end)?);
