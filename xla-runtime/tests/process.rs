@@ -102,6 +102,9 @@ fn time_outs_are_added_to_the_users_flags() {
         );
         return;
     }
+    // The plugin may be in the very cache that the test replaces.
+    let plugin = plugin();
+    let plugin = ("PJRT_LIBRARY_PATH", plugin.path().to_str().unwrap());
     let cache = tempfile::tempdir().unwrap();
     let cache = cache.path().to_str().unwrap();
     let users = format!("--xla_cpu_enable_fast_math=false {TERMINATE}=77");
@@ -109,7 +112,7 @@ fn time_outs_are_added_to_the_users_flags() {
     for _ in 0..2 {
         let output = child(
             "time_outs_are_added_to_the_users_flags",
-            &[("XDG_CACHE_HOME", cache), ("XLA_FLAGS", &users)],
+            &[plugin, ("XDG_CACHE_HOME", cache), ("XLA_FLAGS", &users)],
         );
         assert!(passed(&output), "{output:?}");
         let text = String::from_utf8_lossy(&output.stdout);
@@ -119,7 +122,11 @@ fn time_outs_are_added_to_the_users_flags() {
         );
         assert!(text.contains("LEVEL 3\n"), "{text}");
     }
-    let level = [("XDG_CACHE_HOME", cache), ("TF_CPP_MIN_LOG_LEVEL", "1")];
+    let level = [
+        plugin,
+        ("XDG_CACHE_HOME", cache),
+        ("TF_CPP_MIN_LOG_LEVEL", "1"),
+    ];
     let output = child("time_outs_are_added_to_the_users_flags", &level);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(
