@@ -8,7 +8,7 @@ use crate::ty::Ty;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use xla_core::{Error, Result};
-use xla_runtime::{Client, CompileOptions, Executable, Signature};
+use xla_runtime::{Client, CompileOptions, Executable, OptionValue, Signature};
 
 /// Where a program runs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -196,7 +196,15 @@ fn compile(recording: &Recording, extent: &Extent, placement: &Placement) -> Res
         },
     };
     options.donated = lowered.donated.clone();
-    let executable = Client::global()?
+    let client = Client::global()?;
+    if client.platform_name() == "cpu" {
+        // XLA's CPU compiler otherwise takes `maximum(x, NaN)` for `x`.
+        options.overrides.insert(
+            "xla_cpu_enable_fast_min_max".into(),
+            OptionValue::Bool(false),
+        );
+    }
+    let executable = client
         .compile(&lowered.text, &signature, &options)
         .map_err(|e| match e {
             Error::Pjrt { message, .. } => Error::Compile {
