@@ -317,7 +317,8 @@ impl Tensor {
         let here = Location::caller();
         let op = ArgExtreme::<MAX>::NAME;
         match dim {
-            Some(_) if self.rank() == 0 => self.reshape([1])?.arg_extreme::<MAX>(Some(0), false),
+            // A scalar answers to the axes of a vector.
+            Some(_) if self.rank() == 0 => self.reshape([1])?.arg_extreme::<MAX>(dim, false),
             Some(dim) => {
                 let axis = self.shape().axis(op, dim).map_err(|e| e.at(here))?;
                 record_op(ArgExtreme::<MAX> { axis, keepdim }, &[self.into()])
