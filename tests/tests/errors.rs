@@ -410,8 +410,8 @@ fn tensors_of_two_devices() {
     with_devices(2, || {
         let [first, second] = [0, 1].map(|i| xla::device_at(i).unwrap());
         let (a, b) = (
-            Tensor::ones(2, &first).unwrap(),
-            Tensor::ones(2, &second).unwrap(),
+            Tensor::ones(2, first).unwrap(),
+            Tensor::ones(2, second).unwrap(),
         );
         for (error, name) in [
             (fails!(a.add(&b)), "add"),
@@ -423,7 +423,7 @@ fn tensors_of_two_devices() {
         ] {
             assert_is!(&error, Error::DeviceMismatch { op, left, right, .. } if *op == name && *left == first && *right == second);
         }
-        let moved = a.to(&second).unwrap();
+        let moved = a.to(second).unwrap();
         assert_eq!(moved.add(&b).unwrap().to_vec::<f32>().unwrap(), [2.0; 2]);
     });
 }

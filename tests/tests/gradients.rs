@@ -604,6 +604,31 @@ fn at_kinks() -> Result<()> {
 }
 
 #[test]
+fn of_indices_out_of_range() -> Result<()> {
+    let computed = Tensor::from_slice(&[0i64, 2, -3, 300], 4, ())?.add(1)?; // 1, 3, -2, 301
+    let byte = Tensor::from_slice(&[254u8, 0], 2, ())?.add(1)?; // 255, 1
+    let w = leaf(&[1.0, 2.0, 3.0]);
+    for indices in [&computed, &byte] {
+        for picked in [w.index_select(0, indices)?, w.gather(0, indices)?] {
+            w.zero_grad();
+            picked.mul(5)?.sum((), false)?.backward()?;
+            assert_eq!(grad_of(&w), [0.0, 5.0, 0.0]);
+        }
+    }
+    let long = Tensor::zeros(300, ())?.requires_grad_(true)?;
+    for picked in [long.index_select(0, &byte)?, long.gather(0, &byte)?] {
+        long.zero_grad();
+        picked.sum((), false)?.backward()?;
+        let grad = grad_of(&long);
+        assert_eq!(
+            (grad[255], grad[1], grad.iter().sum::<f32>()),
+            (1.0, 1.0, 2.0)
+        );
+    }
+    Ok(())
+}
+
+#[test]
 fn where_there_are_no_elements() -> Result<()> {
     let none = Tensor::zeros([0, 3], ())?.requires_grad_(true)?;
     let w = leaf(&[1.0, 2.0, 3.0]);

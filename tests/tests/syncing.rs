@@ -286,7 +286,7 @@ fn a_training_step_keeps_nothing() {
         let mut optimizer = Sgd::new(vec![w.clone()], 1e-6).momentum(0.9);
         let mut step = |i: usize| -> Result<()> {
             let loss = w.add(&x)?.square()?.sum((), false)?;
-            if i % 3 == 0 {
+            if i.is_multiple_of(3) {
                 // Read before the backward pass, which therefore is a program of its own.
                 loss.item::<f32>()?;
             }
