@@ -4,6 +4,8 @@
 //! use, so a test runs in a process of its own, with the environment it asks for.
 #![forbid(unsafe_code)]
 
+pub mod check;
+
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
