@@ -6,9 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use xla_core::{Config, DeviceKind, Error, Result};
 
-/// The CPU plugin's place in the cache folder. `cargo xtask setup` installs exactly there.
-pub(crate) const CACHED_CPU_PLUGIN: &str =
-    "plugins/lammps-jax-pjrt-cpu-0.11.2/pjrt_c_api_cpu_plugin.so";
+/// The CPU plugin's place in the cache folder. `cargo xtask setup` installs exactly there: the newest
+/// build that there is for the processor.
+pub(crate) const CACHED_CPU_PLUGIN: &str = if cfg!(target_arch = "aarch64") {
+    "plugins/xla-cpu-pjrt-0.0.1/xla_cpu_pjrt.so"
+} else {
+    "plugins/lammps-jax-pjrt-cpu-0.11.2/pjrt_c_api_cpu_plugin.so"
+};
 
 /// The folders to look in, so that a test can bring its own.
 pub(crate) struct Places {

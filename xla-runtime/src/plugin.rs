@@ -62,9 +62,8 @@ impl Plugin {
         find::find(config, &find::Places::from_environment())
     }
 
-    /// Where `cargo xtask setup` installs the CPU plugin:
-    /// `<cache>/xla-rs/plugins/lammps-jax-pjrt-cpu-0.11.2/pjrt_c_api_cpu_plugin.so`, `<cache>` being
-    /// `$XDG_CACHE_HOME` or `~/.cache`.
+    /// Where `cargo xtask setup` installs the CPU plugin: a file under `<cache>/xla-rs/plugins`,
+    /// `<cache>` being `$XDG_CACHE_HOME` or `~/.cache`.
     pub fn cached_cpu_plugin() -> PathBuf {
         cache::folder().join(find::CACHED_CPU_PLUGIN)
     }
