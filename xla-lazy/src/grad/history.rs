@@ -4,14 +4,15 @@ use super::Leaf;
 use super::vjp::SavedInput;
 use crate::Tensor;
 use crate::op::OpEntry;
-use crate::storage::History;
+use crate::storage::{History, Storage, Value};
+use crate::sync::DeviceValue;
 use crate::trace::{self, Input, Recording, State, Trace, flag};
 use crate::ty::Ty;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Where the gradient of an input goes.
 #[derive(Clone)]
@@ -29,16 +30,26 @@ pub(crate) struct GradNode {
     pub(super) location: &'static Location<'static>,
     pub(super) inputs: Vec<SavedInput>,
     pub(super) edges: Mutex<Vec<Option<Edge>>>,
-    pub(super) output: Option<Tensor>,
+    output: Mutex<Option<SavedOutput>>,
     /// The versions of the saved values at the time of the program, inputs first. A saved value
     /// shares its storage with the user's handles, who may change it in place afterwards.
     versions: Vec<u64>,
 }
 
+/// The output of an operator whose derivative reads it.
+struct SavedOutput {
+    value: Tensor,
+    /// The storage that the user's handles share, once `value` has one of its own.
+    shown: Weak<Storage>,
+}
+
 impl GradNode {
     /// The first saved value that was changed in place since.
     pub(super) fn changed(&self) -> Option<Ty> {
-        saved_tensors(&self.inputs, self.output.as_ref())
+        let output = self.output();
+        let shown = self.lock_output().as_ref().and_then(|o| o.shown.upgrade());
+        let shown = shown.map(Tensor::of).or_else(|| output.clone());
+        saved_tensors(&self.inputs, shown.as_ref())
             .zip(&self.versions)
             .find(|(tensor, version)| tensor.version() != **version)
             .map(|(tensor, _)| tensor.ty())
@@ -74,11 +85,41 @@ impl GradNode {
                 }
                 (input, _) => input.clone(),
             });
-        let output = self.output.as_ref().map(|output| match recorded {
+        let output = self.output().map(|output| match recorded {
             true => output.with_history(History::Node(Arc::clone(self))),
-            false => output.clone(),
+            false => output,
         });
         (inputs.collect(), output)
+    }
+
+    fn lock_output(&self) -> MutexGuard<'_, Option<SavedOutput>> {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn output(&self) -> Option<Tensor> {
+        self.lock_output().as_ref().map(|o| o.value.clone())
+    }
+
+    /// Gives the saved output a storage of its own for the computed value. `storage`, whose history
+    /// this node is, would otherwise be kept alive by itself. Returns the handle on it, to be
+    /// dropped when it is not locked.
+    pub(crate) fn separate_output(
+        &self,
+        storage: &Arc<Storage>,
+        version: u64,
+        value: &DeviceValue,
+    ) -> Option<Tensor> {
+        let mut output = self.lock_output();
+        let output = output
+            .as_mut()
+            .filter(|o| Arc::ptr_eq(&o.value.storage, storage))?;
+        output.shown = Arc::downgrade(storage);
+        let own = Storage::new(self.ty, storage.device, Value::Ready(value.clone()));
+        own.lock().version = version;
+        Some(std::mem::replace(
+            &mut output.value,
+            Tensor::of(Arc::new(own)),
+        ))
     }
 
     pub(super) fn edges(&self) -> Vec<Option<Edge>> {
@@ -172,7 +213,10 @@ pub(crate) fn freeze(trace: &Arc<Trace>, state: &mut State, live: &[u32]) {
             location: node.location,
             inputs,
             edges: Mutex::new(edges),
-            output,
+            output: Mutex::new(output.map(|value| SavedOutput {
+                value,
+                shown: Weak::new(),
+            })),
         };
         made.insert(i, Arc::new(frozen));
     }

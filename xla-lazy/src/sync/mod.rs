@@ -14,7 +14,7 @@ use crate::cache::{self, Compiled, Placement, Program};
 use crate::gang::{Gang, Settlement};
 use crate::grad;
 use crate::lower::{Argument, Extent};
-use crate::storage::{Storage, Value};
+use crate::storage::{History, Storage, Value};
 use crate::tensor::Tensor;
 use crate::trace::{self, Input, NumberClass, Recording, Slot, State, Trace, flag, next_epoch};
 use pending::live_nodes;
@@ -321,6 +321,13 @@ fn fill(
                 contents.value = Value::Ready(value.clone());
                 storage.set_slot(Slot::NONE);
             }
+            let shared = match &contents.history {
+                Some(History::Node(node)) => node.separate_output(storage, contents.version, value),
+                _ => None,
+            };
+            // A handle is dropped only while its storage is not locked.
+            drop(contents);
+            drop(shared);
         }
     }
     let mut state = trace.lock();
@@ -472,4 +479,8 @@ fn restore(storage: &Arc<Storage>, before: Option<&DeviceValue>, error: &Arc<Err
         None => Value::Failed(Arc::clone(error)),
     };
     storage.set_slot(Slot::NONE);
+    // It may hold the last handle on this very storage.
+    let history = contents.history.take();
+    drop(contents);
+    drop(history);
 }

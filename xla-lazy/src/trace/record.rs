@@ -189,6 +189,8 @@ pub(crate) fn rebind(
         {
             flush_foreign(op, &other, location)?;
         }
+        // Dropped after both locks are released: it holds handles.
+        let _history;
         let mut state = trace.lock();
         let index = match state.append(
             &trace,
@@ -223,7 +225,7 @@ pub(crate) fn rebind(
         contents.value = Value::Pending(Arc::clone(&trace));
         contents.version += 1;
         contents.range = None;
-        contents.history = None;
+        _history = contents.history.take();
         target.set_slot(Slot::new(recording.epoch, index));
         target.set_owner(trace.owner());
         if let Some(leaf) = &contents.leaf {
