@@ -644,3 +644,14 @@ fn where_there_are_no_elements() -> Result<()> {
     assert_eq!(grad_of(&w), [0.0; 3]);
     Ok(())
 }
+
+#[test]
+fn a_view_is_read_again_after_a_backward_pass() -> Result<()> {
+    let x = leaf(&[1.0, 2.0, 3.0, 4.0]);
+    let matrix = x.reshape([2, 2])?;
+    for _ in 0..2 {
+        matrix.mul(&matrix)?.sum((), false)?.backward()?;
+    }
+    assert_eq!(grad_of(&x), [4.0, 8.0, 12.0, 16.0]);
+    Ok(())
+}

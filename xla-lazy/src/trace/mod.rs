@@ -206,6 +206,8 @@ impl State {
                 Slot::from_bits(view.derived.load(Ordering::Acquire)).in_epoch(epoch)
             && self.recording.nodes[node as usize].has(flag::GRAD)
                 == wants_grad(&self.recording.nodes, base)
+            // A backward pass frees what it went through, but a view can be read again.
+            && !self.recording.nodes[node as usize].has(flag::FREED)
         {
             return node;
         }
