@@ -127,7 +127,7 @@ impl Tensor {
 }
 
 /// Whether a cast keeps all values of this range.
-fn fits(low: i64, high: i64, dtype: DType) -> bool {
+pub(super) fn fits(low: i64, high: i64, dtype: DType) -> bool {
     dtype.is_integer() && {
         let bits = 8 * dtype.size() as u32 - u32::from(dtype.is_signed());
         let top = if bits >= 63 {

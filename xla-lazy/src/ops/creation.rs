@@ -1,5 +1,6 @@
 //! Tensors made from nothing: constants, fills, ranges.
 
+use super::cast::fits;
 use crate::Tensor;
 use crate::op::{Derivative, InputType, Number, Operand, Operator, entry};
 use crate::stablehlo::{Func, Value};
@@ -74,6 +75,9 @@ impl Operator for Arange {
         Ok(f.convert(sum, out.dtype()))
     }
 }
+
+/// Most elements of a range: no memory holds more.
+const MAX_LEN: usize = 1 << 48;
 
 struct Made {
     shape: Shape,
@@ -234,7 +238,18 @@ impl Tensor {
         }
         let default = if whole { DType::I64 } else { DType::F32 };
         let Made { dtype, device, .. } = made("arange", (), options, default, at)?;
-        let len = span.ceil() as usize;
+        // Whole numbers are counted exactly: as floats those beyond 2^53 run together.
+        let len = match (start, end, step) {
+            (Number::Int(start), Number::Int(end), Number::Int(step)) => {
+                let (span, step) = (i128::from(end) - i128::from(start), i128::from(step));
+                (span + step - step.signum()) / step
+            }
+            _ => span.ceil() as i128,
+        };
+        let Some(len) = usize::try_from(len).ok().filter(|n| *n <= MAX_LEN) else {
+            let expected = format!("at most {MAX_LEN} elements");
+            return Err(Error::argument("arange", "end", expected, len).at(at));
+        };
         // One class for both numbers, so that they share a dtype in the program.
         let (start, step) = if whole && dtype.is_integer() {
             (start, step)
@@ -250,8 +265,9 @@ impl Tensor {
         if let (Number::Int(first), Number::Int(by)) = (start, step)
             && len > 0
         {
-            let last = first + by * (len as i64 - 1);
-            tensor.storage.lock().range = Some((first.min(last), first.max(last)));
+            let last = first.saturating_add(by.saturating_mul(len as i64 - 1));
+            let range = (first.min(last), first.max(last));
+            tensor.storage.lock().range = Some(range).filter(|r| fits(r.0, r.1, dtype));
         }
         Ok(tensor)
     }

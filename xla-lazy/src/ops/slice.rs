@@ -317,6 +317,8 @@ impl Tensor {
         let size = self.dims()[axis] as i64;
         let limit = |i: i64| if i < 0 { i.saturating_add(size) } else { i }.clamp(0, size);
         let (start, end) = (limit(start), limit(end));
+        // A longer step than the axis also shows the first element only.
+        let step = step.min(self.dims()[axis].max(1));
         let part = self.narrow(axis as i64, start, (end - start).max(0) as usize)?;
         if step == 1 {
             Ok(part)
@@ -367,10 +369,11 @@ impl Tensor {
     /// As [`Tensor::cat`].
     #[track_caller]
     pub fn stack(tensors: &[&Tensor], dim: i64) -> Result<Tensor> {
-        let longer = tensors
-            .iter()
-            .map(|t| t.unsqueeze(dim))
-            .collect::<Result<Vec<_>>>()?;
+        // A closure would be the line that errors name.
+        let mut longer = Vec::with_capacity(tensors.len());
+        for tensor in tensors {
+            longer.push(tensor.unsqueeze(dim)?);
+        }
         Tensor::cat(&longer.iter().collect::<Vec<_>>(), dim)
     }
 }
