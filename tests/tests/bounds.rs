@@ -53,3 +53,23 @@ fn a_bad_axis_of_stack_is_at_the_callers_line() {
     let error = Tensor::stack(&[&x, &x], 7).unwrap_err().to_string();
     assert!(error.contains(file!()), "{error}");
 }
+
+#[test]
+fn sizes_beyond_any_memory_are_errors() -> Result<()> {
+    let side = 1usize << 40;
+    for made in [
+        Tensor::zeros([side, side], ()),
+        Tensor::rand([side, side], ()),
+        Tensor::zeros([1, 1], ())?.expand([side, side]),
+        Tensor::zeros([side, 1], ())?.add(&Tensor::zeros([side], ())?),
+    ] {
+        let error = made.unwrap_err().to_string();
+        assert!(error.contains(file!()), "{error}");
+    }
+    // What could be counted but not allocated fails when it is computed.
+    for large in [1usize << 40, 1 << 60, (1 << 61) - 1] {
+        let x = Tensor::zeros(large, ())?;
+        assert!(x.to_literal().is_err(), "{large}");
+    }
+    Ok(())
+}

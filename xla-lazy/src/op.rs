@@ -300,6 +300,22 @@ impl OpEntry {
     }
 }
 
+impl OpEntry {
+    /// The type of the result, by the operator's shape rule.
+    #[inline]
+    pub(crate) fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
+        let out = self.op.infer(inputs)?;
+        if out.is_too_large() {
+            return Err(xla_core::Error::shape(
+                self.name,
+                "a result of less than 2^63 bytes",
+                out,
+            ));
+        }
+        Ok(out)
+    }
+}
+
 impl fmt::Debug for OpEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.op.describe())

@@ -13,6 +13,7 @@ pub struct TensorType {
     dtype: DType,
     shape: Shape,
     hash: Hash128,
+    too_large: bool,
 }
 
 /// An interned [`TensorType`]. It lives as long as the process: each distinct shape is part of
@@ -33,6 +34,12 @@ impl TensorType {
     /// Number of axes.
     pub fn rank(&self) -> usize {
         self.shape.rank()
+    }
+
+    /// Whether the bytes of such a tensor cannot be counted in 63 bits. XLA ends the process that
+    /// compiles one.
+    pub(crate) fn is_too_large(&self) -> bool {
+        self.too_large
     }
 
     pub(crate) fn hash(&self) -> Hash128 {
@@ -87,10 +94,12 @@ pub fn ty(dtype: DType, shape: &Shape) -> Ty {
     let found = match bucket.iter().copied().find(same) {
         Some(found) => found,
         None => {
+            let bytes = shape.numel().saturating_mul(dtype.size());
             let new: Ty = Box::leak(Box::new(TensorType {
                 dtype,
                 shape: shape.clone(),
                 hash,
+                too_large: bytes > isize::MAX as usize,
             }));
             bucket.push(new);
             new

@@ -98,7 +98,7 @@ impl Tensor {
                 .iter()
                 .map(|n| crate::InputType::Number(n.category())),
         );
-        let out = entry.op.infer(&types).map_err(|e| e.at(location))?;
+        let out = entry.infer(&types).map_err(|e| e.at(location))?;
         let strides = match &self.view {
             Some(view) => view.strides.clone(),
             None => contiguous(input.shape()),

@@ -328,7 +328,6 @@ impl State {
             }
         }
         let out = entry
-            .op
             .infer(&types)
             .map_err(|e| Blocked::Failed(e.at(location)))?;
         if numbers {
