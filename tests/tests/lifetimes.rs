@@ -67,3 +67,42 @@ fn another_thread_overwrites_a_value_with_a_history() {
         assert_eq!(values, [3.0, 3.0]);
     });
 }
+
+/// What `f` returns on a thread that has ended.
+fn elsewhere<T: Send + 'static>(f: impl FnOnce() -> Result<T> + Send + 'static) -> T {
+    thread::spawn(f).join().unwrap().unwrap()
+}
+
+#[test]
+fn values_pending_in_a_thread_that_ended() {
+    with_devices(1, || {
+        let made = || {
+            let x = Tensor::from_vec(vec![1f32; LARGE], LARGE, ())?;
+            x.add(1.0)
+        };
+        keeps_nothing(|| {
+            drop(elsewhere(made));
+            Ok(())
+        });
+        keeps_nothing(|| {
+            let y = elsewhere(made);
+            assert_eq!(y.mul(2.0)?.select(0, 0)?.item::<f32>()?, 4.0);
+            Ok(())
+        });
+    });
+}
+
+#[test]
+fn what_is_made_of_another_threads_values_is_synced_by_its_own() {
+    with_devices(1, || {
+        let y = elsewhere(|| Tensor::from_slice(&[1.0f32], 1, ())?.add(1.0));
+        let z = y.mul(2.0).unwrap();
+        let target = Tensor::zeros(1, ()).unwrap();
+        target.copy_(&y).unwrap();
+        xla::sync().unwrap().wait().unwrap();
+        let scope = xla::metrics::Scope::new();
+        assert_eq!(z.to_vec::<f32>().unwrap(), [4.0]);
+        assert_eq!(target.to_vec::<f32>().unwrap(), [2.0]);
+        assert_eq!(scope.executions(), 0);
+    });
+}

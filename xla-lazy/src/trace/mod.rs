@@ -26,7 +26,7 @@ use crate::view::View;
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::panic::Location;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use xla_core::{DType, Device, Error, Result};
 
@@ -52,6 +52,8 @@ pub(crate) struct Trace {
     /// being started waits here.
     pub(crate) syncing: Mutex<()>,
     buried: Mutex<Vec<Arc<Storage>>>,
+    /// Whether the owner's thread has ended: it will neither record nor sync any more.
+    ended: AtomicBool,
 }
 
 /// The traces of one thread, by device.
@@ -62,6 +64,8 @@ impl Drop for OfThread {
     /// that circle is broken. What is pending and held elsewhere stays, and can still be computed.
     fn drop(&mut self) {
         for trace in self.0.iter().flatten() {
+            trace.ended.store(true, Ordering::Release);
+            drop(trace.exhume());
             let mut state = trace.lock();
             let mut unused = std::mem::take(&mut state.free);
             state.spare = None;
@@ -100,6 +104,7 @@ impl Trace {
                     }),
                     syncing: Mutex::new(()),
                     buried: Mutex::new(Vec::new()),
+                    ended: AtomicBool::new(false),
                 })
             };
             Arc::clone(traces[device.ordinal()].get_or_insert_with(new))
@@ -119,13 +124,38 @@ impl Trace {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the owner's thread has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
     /// Keeps a handle that another thread dropped until the owner's next sync is over. Its own lock
     /// keeps a drop from waiting for a recording in progress.
     pub(crate) fn bury(&self, storage: Arc<Storage>) {
-        self.buried
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(storage);
+        let mut buried = self.buried.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.has_ended() {
+            drop(buried);
+            self.forget(&storage);
+        } else {
+            buried.push(storage);
+        }
+    }
+
+    /// Lets go of a storage whose last handle is being dropped, in a trace that nobody syncs: they
+    /// would keep each other. Not waited for, because handles are also dropped under locks.
+    fn forget(&self, storage: &Arc<Storage>) {
+        let Ok(mut state) = self.state.try_lock() else {
+            return;
+        };
+        let Some(index) = storage.slot().in_epoch(state.recording.epoch) else {
+            return;
+        };
+        // The handle, the caller and the recording.
+        let last = Arc::strong_count(storage) == 3;
+        let kept = &mut state.recording.storages[index as usize];
+        let forgotten = kept.take_if(|kept| last && Arc::ptr_eq(kept, storage));
+        drop(state);
+        drop(forgotten);
     }
 
     pub(crate) fn exhume(&self) -> Vec<Arc<Storage>> {

@@ -136,8 +136,9 @@ fn record_in(
             }
             Err(Blocked::Foreign(other)) => {
                 drop(state);
-                // Only pending operands of the other trace: the operator goes there instead.
-                if !any_pending_in(operands, &trace) {
+                // Only pending operands of the other trace: the operator goes there instead, unless
+                // nobody would sync it there.
+                if !any_pending_in(operands, &trace) && !other.has_ended() {
                     trace = other;
                 } else {
                     flush_foreign(entry.name, &other, location)?;
@@ -181,8 +182,8 @@ pub(crate) fn rebind(
 ) -> Result<()> {
     loop {
         let trace = match value.storage.pending_in() {
-            Some(trace) => trace,
-            None => Trace::of_thread(target.device),
+            Some(trace) if !trace.has_ended() => trace,
+            _ => Trace::of_thread(target.device),
         };
         if let Some(other) = target.pending_in()
             && !Arc::ptr_eq(&other, &trace)
