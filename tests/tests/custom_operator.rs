@@ -88,3 +88,34 @@ fn its_errors_carry_the_callers_line() {
         assert_eq!((location.file(), location.line()), (file!(), line));
     });
 }
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Panics;
+
+impl Operator for Panics {
+    const NAME: &'static str = "panics";
+    const DERIVATIVE: Derivative<Self> = Derivative::NotDifferentiable;
+
+    fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
+        inputs[0].tensor(Self::NAME)
+    }
+
+    fn lower(&self, _: &mut Func, _: &[Value], _: Ty) -> Result<Value> {
+        panic!("an operator with a bug")
+    }
+}
+
+#[test]
+fn a_panic_while_lowering_leaves_errors_behind() {
+    with_devices(1, || {
+        static ENTRY: OpEntry = OpEntry::of(&Panics);
+        let x = Tensor::from_slice(&[1.0f32], 1, ()).unwrap();
+        let bad = record(&ENTRY, &[(&x).into()]).unwrap();
+        let good = x.add(1.0).unwrap();
+        let read = std::panic::AssertUnwindSafe(|| bad.to_vec::<f32>());
+        assert!(std::panic::catch_unwind(read).is_err());
+        assert!(bad.to_vec::<f32>().is_err());
+        assert!(good.to_vec::<f32>().is_err());
+        assert_eq!(x.add(1.0).unwrap().to_vec::<f32>().unwrap(), [2.0]);
+    });
+}

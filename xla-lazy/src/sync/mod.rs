@@ -20,7 +20,7 @@ use crate::trace::{self, Input, NumberClass, Recording, Slot, State, Trace, flag
 use pending::live_nodes;
 use smallvec::SmallVec;
 use std::collections::HashMap;
-use std::panic::Location;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::sync::{Arc, PoisonError};
 use value::{StepInfo, deadline};
 use xla_core::{DType, Error, Result, Shape};
@@ -132,13 +132,24 @@ pub(crate) fn flush(trace: &Arc<Trace>) -> Result<()> {
     let _serial = trace.syncing.lock().unwrap_or_else(PoisonError::into_inner);
     while let Some(pending) = cut(trace) {
         let pending = Arc::new(pending);
-        let (extent, gang) = match settle(&pending) {
-            Ok(settled) => settled,
-            Err(error) => return Err(fail(trace, pending, error)),
-        };
-        match run(trace, &pending, &extent, gang.as_ref()) {
-            Ok(outputs) => fill(trace, pending, &extent, gang.is_some(), outputs),
-            Err(error) => return Err(fail(trace, pending, error)),
+        // Lowering calls operators from outside. Were a panic there to leave values pending that
+        // nothing computes, who reads one would wait for ever.
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            let (extent, gang) = settle(&pending)?;
+            let outputs = run(trace, &pending, &extent, gang.as_ref())?;
+            Ok((extent, gang.is_some(), outputs))
+        }));
+        match ran {
+            Ok(Ok((extent, met_gang, outputs))) => fill(trace, pending, &extent, met_gang, outputs),
+            Ok(Err(error)) => return Err(fail(trace, pending, error)),
+            Err(panic) => {
+                let error = Error::Internal {
+                    what: "sync",
+                    expected: "no panic while a program is lowered or started".into(),
+                };
+                fail(trace, pending, error);
+                resume_unwind(panic);
+            }
         }
     }
     Ok(())
