@@ -1,6 +1,7 @@
 //! Gradients of every differentiable operator against central differences, in `f64` along random
 //! directions; and how a backward pass behaves.
 
+use tests::with_devices;
 use xla::metrics::Scope;
 use xla::{BackwardOptions, DType, Error, GradOptions, Result, Tensor, no_grad};
 
@@ -653,5 +654,37 @@ fn a_view_is_read_again_after_a_backward_pass() -> Result<()> {
         matrix.mul(&matrix)?.sum((), false)?.backward()?;
     }
     assert_eq!(grad_of(&x), [4.0, 8.0, 12.0, 16.0]);
+    Ok(())
+}
+
+#[test]
+fn a_gradient_that_cannot_flow_is_an_error() {
+    with_devices(2, || {
+        let x = leaf(&[1.0, 2.0]);
+        let other = xla::device_at(1).unwrap();
+        let error = x.to(other).unwrap_err().to_string();
+        assert!(error.contains(file!()), "{error}");
+        for moved in [no_grad(|| x.to(other)), x.detach().unwrap().to(other)] {
+            let moved = moved.unwrap();
+            assert!(!moved.requires_grad());
+            assert_eq!(moved.to_vec::<f32>().unwrap(), [1.0, 2.0]);
+        }
+    });
+}
+
+#[test]
+fn the_gradient_of_a_view() -> Result<()> {
+    let x = leaf(&[1.0, 2.0, 3.0]);
+    let part = x.mul(2.0)?.narrow(0, 1, 2)?;
+    let loss = part.mul(&part)?.sum((), false)?;
+    let retain = || GradOptions {
+        retain_graph: true,
+        ..GradOptions::default()
+    };
+    let grads = xla::grad(&[&loss], &[&part], retain())?;
+    let got = grads[0].as_ref().expect("the loss depends on it");
+    assert_eq!(got.to_vec::<f32>()?, [8.0, 12.0]);
+    // The program that read the view has run: its node is no more.
+    assert!(xla::grad(&[&loss], &[&part], retain()).is_err());
     Ok(())
 }

@@ -270,11 +270,21 @@ impl Tensor {
     ///
     /// # Errors
     /// The pending program's, when the value has to be computed first and that fails.
+    /// [`Error::Autograd`] when a tensor that requires a gradient would move, outside
+    /// [`crate::no_grad`]: no gradient flows from one device to another.
     #[track_caller]
     pub fn to(&self, options: impl Into<TensorOptions>) -> Result<Tensor> {
         let options = options.into();
         let moved = match options.device {
             Some(device) if device != self.device() => {
+                if trace::is_grad_enabled() && self.requires_grad() {
+                    return Err(Error::Autograd {
+                        op: "to",
+                        reason: "no gradient flows from one device to another".into(),
+                        advice: "move its detach(), or move it inside no_grad(|| …)",
+                        at: Location::caller().into(),
+                    });
+                }
                 let value = sync::materialise(self, Location::caller())?.copy_to(device)?;
                 let storage = Storage::new(self.ty(), device, Value::Ready(value));
                 storage.lock().range = self.index_range();
@@ -447,7 +457,7 @@ impl Tensor {
             return Err(Error::Autograd {
                 op,
                 reason: "the tensor is not a leaf".into(),
-                advice: "call it on the tensor itself, or use detach() first",
+                advice: "call it on the tensor itself, or on a copy() of its detach()",
                 at: location.into(),
             });
         }

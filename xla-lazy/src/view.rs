@@ -9,7 +9,7 @@ use crate::trace::Slot;
 use crate::{Tensor, Ty};
 use smallvec::SmallVec;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use xla_core::{Result, Shape};
 
 /// Strides in elements, one an axis; a broadcast axis has 0.
@@ -67,6 +67,11 @@ impl View {
 }
 
 impl View {
+    /// The node that the view was last derived as.
+    pub(crate) fn derived_node(&self) -> Slot {
+        Slot::from_bits(self.derived.load(Ordering::Acquire))
+    }
+
     /// Whether the view is its storage's value as it is.
     pub(crate) fn shows_all(&self) -> bool {
         self.entry.op.view().is_some_and(ViewRule::shows_all)

@@ -86,7 +86,8 @@ pub struct GradOptions {
 /// is accumulated into leaves. `None` for an input that the outputs do not depend on.
 ///
 /// # Errors
-/// [`Error::Autograd`] when an output does not require a gradient or the graph was freed.
+/// [`Error::Autograd`] when an output does not require a gradient, when the graph was freed, and for
+/// an input that is a view which no pending operator reads.
 #[track_caller]
 pub fn grad(
     outputs: &[&Tensor],
@@ -105,6 +106,7 @@ pub fn grad(
     let run = || {
         let mut pass = start("grad", &roots, retain, target, location)?;
         pass.run()?;
+        pass.check_views()?;
         match pass.target {
             Target::Inputs(_, found) => Ok(found),
             Target::Leaves => Ok(Vec::new()),

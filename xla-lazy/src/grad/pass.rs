@@ -104,6 +104,29 @@ impl Pass<'_> {
         }
     }
 
+    /// An error for a view whose gradient was asked for and not found because its node is gone with
+    /// the program that it was read in.
+    pub(super) fn check_views(&self) -> Result<()> {
+        let Target::Inputs(inputs, found) = &self.target else {
+            return Ok(());
+        };
+        for (input, found) in inputs.iter().zip(found) {
+            if let Some(view) = &input.view
+                && found.is_none()
+                && input.requires_grad()
+                && view.derived_node().in_epoch(self.epoch).is_none()
+            {
+                return Err(Error::Autograd {
+                    op: self.op,
+                    reason: format!("the view ({}) was not read in this program", input.ty()),
+                    advice: "compute the outputs from a copy() of the view, and ask for the copy's",
+                    at: self.location.into(),
+                });
+            }
+        }
+        Ok(())
+    }
+
     fn seed(&mut self, root: &Tensor, gradient: Tensor) -> Result<()> {
         // A value that was computed already does not enter the program: where one replica has read
         // its loss and another has not, both record the same pass.
@@ -170,7 +193,10 @@ impl Pass<'_> {
         let node = state.recording.nodes[index as usize];
         let slot = crate::trace::Slot::new(self.epoch, index);
         self.note_input(
-            |t| t.view.is_none() && t.storage.slot() == slot && t.leaf().is_none(),
+            |t| match &t.view {
+                None => t.storage.slot() == slot && t.leaf().is_none(),
+                Some(view) => view.derived_node() == slot,
+            },
             &grad,
         );
         if let Some(leaf) = state.recording.leaves.get(&index).cloned() {
