@@ -227,17 +227,19 @@ fn run(
         launch_id,
         non_donatable: &withheld,
     };
-    let execution = compiled.executable.execute(&arguments, &options)?;
     let last = &recording.nodes[extent.len - 1];
-    let mut state = trace.lock();
     let info = StepInfo {
-        step: state.step,
+        step: trace.lock().begin_step(),
         op: last.entry.name,
         location: last.location,
     };
-    state.step += 1;
-    // An inline program is done already; one that cannot tell is waited for like the others.
-    if !execution.done.is_ready().unwrap_or(false) {
+    let execution = compiled
+        .executable
+        .execute(&arguments, &options)
+        .map_err(|e| info.explain(e))?;
+    let mut state = trace.lock();
+    // An inline program is done already. One that failed is kept, so that the next sync says so.
+    if !matches!(execution.done.poll(), Some(Ok(()))) {
         state.in_flight.push_back(InFlight {
             done: execution.done,
             info,

@@ -173,6 +173,12 @@ enum Blocked {
 }
 
 impl State {
+    /// The number of the step that is about to be executed.
+    pub(crate) fn begin_step(&mut self) -> u64 {
+        self.step += 1;
+        self.step - 1
+    }
+
     /// The node of a storage's value.
     #[inline]
     fn node_of(
