@@ -24,6 +24,9 @@ pub trait Proposal: Send + Sync {
     /// Hash of the first `n` operators.
     fn chain(&self, n: usize) -> Hash128;
 
+    /// Whether there is a collective among the first `n` operators.
+    fn has_collective(&self, n: usize) -> bool;
+
     /// Operator `index` with its type and the line that recorded it, for error messages.
     fn describe(&self, index: usize) -> String;
 
@@ -47,7 +50,7 @@ pub trait Proposal: Send + Sync {
 pub enum Settlement {
     /// The first `len` operators, with these nodes as outputs and these parameters donated.
     Run {
-        /// The shortest common prefix.
+        /// How many: all have recorded these alike.
         len: usize,
         /// Union of the replicas' live nodes, ascending.
         live: Vec<u32>,

@@ -19,8 +19,8 @@ pub(super) enum Agreement {
 
 /// Settles the proposals of all members; `ranks` are their global ranks, for errors.
 ///
-/// The program is the shortest of the proposals, which must be a prefix of all others: a replica
-/// that is further ahead cuts there. Every value that some replica needs is an output on all, and
+/// The program is the shortest of the proposals, if it is a prefix of all others: a replica that is
+/// further ahead cuts there. Else it is what all have in common, if that holds a collective. Every value that some replica needs is an output on all, and
 /// a buffer is overwritten only where all replicas allow it, since one compiled program serves all.
 pub(super) fn agree(proposals: &[Arc<dyn Proposal>], ranks: &[usize]) -> Agreement {
     let len = proposals.iter().map(|p| p.len()).min().unwrap_or(0);
@@ -40,7 +40,42 @@ pub(super) fn agree(proposals: &[Arc<dyn Proposal>], ranks: &[usize]) -> Agreeme
     if steps.iter().any(Option::is_some) {
         return Agreement::Align(steps);
     }
+    // What one rank goes on to compute by itself, of a loss it has reduced say, is its own business
+    // as long as the collectives before it are the same: all run up to where they part.
+    let common = common_prefix(proposals);
+    if proposals[0].has_collective(common) {
+        return Agreement::Run(merge(proposals, common));
+    }
     Agreement::Diverged(divergence(proposals, ranks))
+}
+
+/// How many operators all members have recorded alike.
+fn common_prefix(proposals: &[Arc<dyn Proposal>]) -> usize {
+    let members = 1..proposals.len();
+    members
+        .map(|member| equal_operators(proposals, member))
+        .min()
+        .unwrap_or(proposals[0].len())
+}
+
+/// How many operators a member has recorded like the first member, up to the shortest proposal.
+fn equal_operators(proposals: &[Arc<dyn Proposal>], member: usize) -> usize {
+    let len = proposals.iter().map(|p| p.len()).min().unwrap_or(0);
+    let (first, member) = (&proposals[0], &proposals[member]);
+    if member.chain(len) == first.chain(len) {
+        return len;
+    }
+    // Chains agree up to the first difference and never again: search for it by halves.
+    let (mut same, mut differ) = (0, len);
+    while differ - same > 1 {
+        let middle = same + (differ - same) / 2;
+        if member.chain(middle) == first.chain(middle) {
+            same = middle;
+        } else {
+            differ = middle;
+        }
+    }
+    same
 }
 
 fn merge(proposals: &[Arc<dyn Proposal>], len: usize) -> Settlement {
@@ -88,24 +123,10 @@ fn catch_up(proposals: &[Arc<dyn Proposal>], member: usize) -> Option<usize> {
 fn divergence(proposals: &[Arc<dyn Proposal>], ranks: &[usize]) -> Error {
     let len = proposals.iter().map(|p| p.len()).min().unwrap_or(0);
     let first = &proposals[0];
-    let differs = |member: &usize| proposals[*member].chain(len) != first.chain(len);
-    // Chains agree up to the first difference and never again: search for it by halves.
-    let position = |member: usize| {
-        let (mut same, mut differ) = (0, len);
-        while differ - same > 1 {
-            let middle = same + (differ - same) / 2;
-            if proposals[member].chain(middle) == first.chain(middle) {
-                same = middle;
-            } else {
-                differ = middle;
-            }
-        }
-        same
-    };
     let found = (1..proposals.len())
-        .filter(differs)
-        .map(|m| (position(m), m))
-        .min();
+        .map(|member| (equal_operators(proposals, member), member))
+        .min()
+        .filter(|(equal, _)| *equal < len);
     match found {
         Some((index, member)) => Error::Divergence {
             index,

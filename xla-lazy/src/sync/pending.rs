@@ -79,6 +79,11 @@ impl Proposal for Pending {
         }
     }
 
+    fn has_collective(&self, n: usize) -> bool {
+        let mut nodes = self.recording.nodes[..n].iter();
+        nodes.any(|node| node.has(flag::COLLECTIVE))
+    }
+
     fn describe(&self, index: usize) -> String {
         let node = &self.recording.nodes[index];
         format!("{:?} -> {} at {}", node.entry, node.ty, node.location)

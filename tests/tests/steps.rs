@@ -1,0 +1,76 @@
+//! Steps that fail when they are executed: the error says which step and the line, and what was
+//! computed before is still there.
+
+use tests::with_devices;
+use xla::{DType, Error, Result, Tensor};
+
+/// More bytes than any machine has.
+const TOO_MANY: usize = 1 << 44;
+
+/// The step and the line of a failed step, whose cause is the device's lack of memory.
+fn failed_step<T: std::fmt::Debug>(outcome: Result<T>) -> (u64, u32) {
+    match outcome {
+        Err(Error::Step {
+            step, source, at, ..
+        }) => {
+            assert!(source.to_string().contains("memory"), "{source}");
+            let at = at.location().expect("a line");
+            assert_eq!(at.file(), file!());
+            (step, at.line())
+        }
+        other => panic!("expected a failed step, got {other:?}"),
+    }
+}
+
+#[test]
+fn a_failed_step_is_named_with_its_line() {
+    with_devices(1, || {
+        let small = Tensor::full([2], 1.0, DType::F32).unwrap();
+        xla::sync().unwrap().wait().unwrap();
+        let line = line!() + 1;
+        let huge = Tensor::full([TOO_MANY], 1.0, DType::F32).unwrap();
+        let synced = xla::sync().and_then(|handle| handle.wait());
+        assert_eq!(failed_step(synced), (1, line));
+        assert_eq!(failed_step(huge.to_literal().map(drop)), (1, line));
+        // The process lives on, with what it had.
+        assert_eq!(small.add(1).unwrap().to_vec::<f32>().unwrap(), [2.0, 2.0]);
+    });
+}
+
+#[test]
+fn a_step_that_fails_leaves_what_it_would_have_changed_in_place() {
+    with_devices(1, || {
+        let weight = Tensor::full([3], 5.0, DType::F32).unwrap();
+        xla::sync().unwrap().wait().unwrap();
+        weight.add_(1.0).unwrap();
+        let _huge = Tensor::full([TOO_MANY], 1.0, DType::F32).unwrap();
+        failed_step(xla::sync().and_then(|handle| handle.wait()));
+        assert_eq!(weight.to_vec::<f32>().unwrap(), [5.0; 3]);
+    });
+}
+
+#[test]
+fn a_step_behind_one_that_is_running_fails_with_its_own_number() {
+    with_devices(1, || {
+        let x = Tensor::full([1500, 1500], 0.001, DType::F32).unwrap();
+        xla::sync().unwrap().wait().unwrap();
+        let y = x.matmul(&x).unwrap().matmul(&x).unwrap();
+        drop(xla::sync().unwrap());
+        let total = y.sum((), false).unwrap();
+        let wide = total.expand([TOO_MANY]).unwrap();
+        let line = line!() + 1;
+        let huge = wide.copy().unwrap();
+        let synced = xla::sync().and_then(|handle| handle.wait());
+        assert_eq!(failed_step(synced), (2, line));
+        failed_step(huge.to_literal().map(drop));
+        // 1500 * 0.001 * 0.001 = 0.0015, and again.
+        let value = y
+            .select(0, 7)
+            .unwrap()
+            .select(0, 7)
+            .unwrap()
+            .item::<f64>()
+            .unwrap();
+        assert!((value - 0.00225).abs() < 1e-6, "{value}");
+    });
+}
