@@ -234,14 +234,19 @@ impl State {
     fn derive(&mut self, view: &View, base: u32, location: &'static Location<'static>) -> u32 {
         let epoch = self.recording.epoch;
         let base_slot = Slot::new(epoch, base);
-        let wants_grad = |nodes: &[Node], of: u32| {
-            nodes[of as usize].has(flag::GRAD) && view.entry.differentiable && is_grad_enabled()
+        let passes_grad = |nodes: &[Node], of: u32| {
+            nodes[of as usize].has(flag::GRAD) && view.entry.differentiable
+        };
+        let wants_grad = |nodes: &[Node], of: u32| passes_grad(nodes, of) && is_grad_enabled();
+        // Without recording gradients a node that has one serves as well.
+        let serves = |nodes: &[Node], node: u32| {
+            let has = nodes[node as usize].has(flag::GRAD);
+            has == wants_grad(nodes, base) || has && passes_grad(nodes, base)
         };
         if view.derived_from.load(Ordering::Acquire) == base_slot.bits()
             && let Some(node) =
                 Slot::from_bits(view.derived.load(Ordering::Acquire)).in_epoch(epoch)
-            && self.recording.nodes[node as usize].has(flag::GRAD)
-                == wants_grad(&self.recording.nodes, base)
+            && serves(&self.recording.nodes, node)
             // A backward pass frees what it went through, but a view can be read again.
             && !self.recording.nodes[node as usize].has(flag::FREED)
         {
