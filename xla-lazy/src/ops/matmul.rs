@@ -31,8 +31,9 @@ impl Operator for Matmul {
                 // A matrix shared by a batch gathers from all of it in one product, rather than in
                 // one a member, summed afterwards.
                 if vjp.shape(1).rank() == 2 && a.rank() > 2 {
-                    let rows = a.reshape([-1, a.size(-1)? as i64])?;
-                    let grads = g.reshape([-1, g.size(-1)? as i64])?;
+                    let count: usize = a.dims()[..a.rank() - 1].iter().product();
+                    let rows = a.reshape([count, a.size(-1)?])?;
+                    let grads = g.reshape([count, g.size(-1)?])?;
                     return rows.t()?.matmul(&grads)?.to_dtype(vjp.dtype(1));
                 }
                 let product = a.transpose(-2, -1)?.matmul(g)?;
