@@ -682,9 +682,38 @@ fn the_gradient_of_a_view() -> Result<()> {
         ..GradOptions::default()
     };
     let grads = xla::grad(&[&loss], &[&part], retain())?;
-    let got = grads[0].as_ref().expect("the loss depends on it");
+    let got = grads[0].clone().expect("the loss depends on it");
+    // A read without gradients leaves the view's place in the graph as it is.
+    no_grad(|| part.add(1.0))?;
+    assert!(xla::grad(&[&loss], &[&part], retain())?[0].is_some());
     assert_eq!(got.to_vec::<f32>()?, [8.0, 12.0]);
     // The program that read the view has run: its node is no more.
     assert!(xla::grad(&[&loss], &[&part], retain()).is_err());
+    Ok(())
+}
+
+#[test]
+fn each_leaf_has_a_gradient_of_its_own() -> Result<()> {
+    let (x, y) = (leaf(&[1.0, 2.0]), leaf(&[3.0, 4.0]));
+    let gradient = Tensor::from_slice(&[1.0f32, 1.0], 2, ())?;
+    let options = BackwardOptions {
+        gradient: Some(gradient.clone()),
+        ..BackwardOptions::default()
+    };
+    x.add(&y)?.backward_with(options)?;
+    x.grad().expect("there is a gradient").mul_(10.0)?;
+    assert_eq!(grad_of(&x), [10.0, 10.0]);
+    assert_eq!(grad_of(&y), [1.0, 1.0]);
+    assert_eq!(gradient.to_vec::<f32>()?, [1.0, 1.0]);
+    Ok(())
+}
+
+#[test]
+fn of_a_batch_of_products_of_nothing() -> Result<()> {
+    let whole = |dims: &[usize]| Tensor::zeros(dims, ())?.copy()?.requires_grad_(true);
+    let (a, b) = (whole(&[2, 3, 0])?, whole(&[0, 4])?);
+    a.matmul(&b)?.sum((), false)?.backward()?;
+    let dims = |x: &Tensor| x.grad().expect("there is a gradient").dims();
+    assert_eq!((dims(&a), dims(&b)), (&[2, 3, 0][..], &[0, 4][..]));
     Ok(())
 }

@@ -80,7 +80,9 @@ impl Pass<'_> {
             Target::Leaves => {
                 let sum = match leaf.get() {
                     Some(sum) => sum.add(&grad)?,
-                    None => grad,
+                    // Other leaves, or the caller, may hold the same tensor: what is done in place
+                    // to one gradient must not reach theirs.
+                    None => grad.copy()?,
                 };
                 leaf.set(Some(sum));
                 if let Some(hook) = leaf.hook()
