@@ -99,6 +99,24 @@ fn a_look_before_the_backward_pass_is_no_divergence() {
 }
 
 #[test]
+fn a_rank_may_go_on_alone_with_what_was_reduced() {
+    with_devices(2, || {
+        let seen = replicas(2, |rank| {
+            let sum = dist::all_reduce(&Tensor::full([2], 1.5, ())?, ReduceOp::Sum)?;
+            let mut looked = 0.0;
+            if rank == 0 {
+                looked = (&sum.select(0, 1)? * 10.0)?.item::<f32>()?;
+            }
+            let double = sum.mul(2.0)?;
+            let again = dist::all_reduce(&double, ReduceOp::Sum)?;
+            Ok((looked, double.to_vec::<f32>()?, again.to_vec::<f32>()?))
+        });
+        assert_eq!(seen[0], (30.0, vec![6.0; 2], vec![12.0; 2]));
+        assert_eq!(seen[1], (0.0, vec![6.0; 2], vec![12.0; 2]));
+    });
+}
+
+#[test]
 fn programs_that_differ_are_an_error_on_every_rank_with_both_lines() {
     with_devices(4, || {
         let errors = replicas(4, |rank| {

@@ -38,14 +38,17 @@ fn a_failed_step_is_named_with_its_line() {
 }
 
 #[test]
-fn a_step_that_fails_leaves_what_it_would_have_changed_in_place() {
+fn a_value_that_a_failed_step_took_over_is_that_steps_error() {
     with_devices(1, || {
         let weight = Tensor::full([3], 5.0, DType::F32).unwrap();
         xla::sync().unwrap().wait().unwrap();
         weight.add_(1.0).unwrap();
         let _huge = Tensor::full([TOO_MANY], 1.0, DType::F32).unwrap();
-        failed_step(xla::sync().and_then(|handle| handle.wait()));
-        assert_eq!(weight.to_vec::<f32>().unwrap(), [5.0; 3]);
+        let kept = weight.copy().unwrap();
+        let (step, _) = failed_step(xla::sync().and_then(|handle| handle.wait()));
+        // XLA had been given the weight's memory and does not give it back.
+        assert_eq!(failed_step(weight.to_vec::<f32>()).0, step);
+        assert_eq!(failed_step(kept.to_vec::<f32>()).0, step);
     });
 }
 

@@ -119,6 +119,9 @@ impl Executable {
     }
 }
 
+/// `absl::StatusCode::kInvalidArgument`.
+const INVALID_ARGUMENT: i32 = 3;
+
 impl Program {
     fn check_launch_id(&self, launch: &ExecuteOptions<'_>) -> Result<()> {
         if launch.launch_id == 0 {
@@ -330,7 +333,16 @@ impl Program {
                     };
                 }
             }
-            if args.iter().any(|b| b.is_deleted()) {
+            // A failed execution may have taken the donated buffers all the same; only where the
+            // plugin complains of an argument is that the cause.
+            let of_argument = matches!(
+                error,
+                Error::Pjrt {
+                    code: INVALID_ARGUMENT,
+                    ..
+                }
+            );
+            if of_argument && args.iter().any(|b| b.is_deleted()) {
                 return Error::BufferDeleted { what: "execute" };
             }
         }

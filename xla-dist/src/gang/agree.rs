@@ -182,6 +182,10 @@ pub(in crate::gang) mod tests {
             self.names.len()
         }
 
+        fn has_collective(&self, n: usize) -> bool {
+            self.names[..n].contains(&"all_reduce")
+        }
+
         fn chain(&self, n: usize) -> [u64; 2] {
             let mut chain = [1, 2];
             for byte in self.names[..n]
@@ -275,6 +279,16 @@ pub(in crate::gang) mod tests {
                     "{left} {right}"
                 );
             }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_follows_the_last_common_collective_may_differ() {
+        let a = Fake::of(&["parameter x", "all_reduce", "mul", "narrow"]);
+        let b = Fake::of(&["parameter x", "all_reduce", "mul", "exp", "log"]);
+        match check(&[a, b]) {
+            Agreement::Run(Settlement::Run { len, .. }) => assert_eq!(len, 3),
             other => panic!("{other:?}"),
         }
     }
