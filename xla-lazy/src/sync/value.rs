@@ -16,13 +16,16 @@ pub(crate) struct StepInfo {
 }
 
 impl StepInfo {
-    /// `error`, which surfaced after the step's sync had returned, with the step.
+    /// What the plugin says went wrong, with the step. Other errors say themselves what to do.
     pub(crate) fn explain(self, error: Error) -> Error {
-        Error::Step {
-            step: self.step,
-            op: self.op,
-            at: self.location.into(),
-            source: Arc::new(error),
+        match error {
+            error @ Error::Pjrt { .. } => Error::Step {
+                step: self.step,
+                op: self.op,
+                at: self.location.into(),
+                source: Arc::new(error),
+            },
+            other => other,
         }
     }
 }
@@ -101,9 +104,9 @@ impl DeviceValue {
     }
 
     fn explain(&self, error: Error) -> Error {
-        match (self.0.step, error) {
-            (Some(step), error @ Error::Pjrt { .. }) => step.explain(error),
-            (_, error) => error,
+        match self.0.step {
+            Some(step) => step.explain(error),
+            None => error,
         }
     }
 }
