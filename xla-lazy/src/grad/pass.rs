@@ -291,7 +291,7 @@ impl Pass<'_> {
 fn gradients_of(vjp: &Vjp<'_>, location: &'static Location<'static>) -> Result<Gradients> {
     trace::recorded_by(location, || match vjp.entry.op.vjp(vjp)? {
         Some(gradients) => Ok(gradients),
-        None => vjp.each(|i| Tensor::zeros(vjp.shape(i), (vjp.dtype(i), vjp.grad().device()))),
+        None => vjp.each(|i| vjp.zeros(i)),
     })
 }
 

@@ -118,6 +118,14 @@ impl Vjp<'_> {
         )
     }
 
+    /// Zeros of an input's shape and dtype, on the gradient's device.
+    ///
+    /// # Errors
+    /// The error of recording them.
+    pub fn zeros(&self, index: usize) -> Result<Tensor> {
+        Tensor::zeros(self.shape(index), (self.dtype(index), self.grad.device()))
+    }
+
     /// The gradients of an operator with one tensor input.
     ///
     /// # Errors

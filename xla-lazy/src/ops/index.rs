@@ -5,11 +5,11 @@
 //! signed integers, the greatest for unsigned ones and true for `bool`, and an addition at such an
 //! index is dropped.
 
-use crate::Tensor;
-use crate::op::{Derivative, InputType, Operand, Operator, Saves};
+use crate::op::{Derivative, InputType, Operator, Saves};
 use crate::stablehlo::{Compare, Func, Reduction, Value};
 use crate::trace::record_op;
 use crate::ty::{Ty, ty};
+use crate::{Gradients, Tensor, Vjp};
 use std::panic::Location;
 use xla_core::{DType, Dims, Error, Result, Shape};
 
@@ -60,6 +60,20 @@ fn mask(f: &mut Func, values: Value, indices: Value, size: usize, axes: &[usize]
     f.select(valid, values, fill)
 }
 
+/// The derivative of a selection: the gradient, added to zeros at the places selected from.
+fn add_where_taken<O: Operator>(vjp: &Vjp<'_>, add: O) -> Result<Gradients> {
+    let zeros = vjp.zeros(0)?;
+    let operands = [(&zeros).into(), vjp.operand(1)?, vjp.grad().into()];
+    Ok(smallvec::smallvec![Some(record_op(add, &operands)?), None])
+}
+
+/// The derivative of an addition at places: the gradient as it is, and what it holds at the places.
+fn take_where_added<O: Operator>(vjp: &Vjp<'_>, select: O) -> Result<Gradients> {
+    let part = record_op(select, &[vjp.grad().into(), vjp.operand(1)?])?;
+    let whole = vjp.grad().clone();
+    Ok(smallvec::smallvec![Some(whole), None, Some(part)])
+}
+
 /// Whole slices along an axis. `checked` indices are known to be in range.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct IndexSelect {
@@ -71,16 +85,7 @@ impl Operator for IndexSelect {
     const NAME: &'static str = "index_select";
     const DERIVATIVE: Derivative<Self> = Derivative::Rule {
         saves: Saves::NONE.and_input(1),
-        rule: |op, vjp| {
-            let zeros = Tensor::zeros(vjp.shape(0), (vjp.dtype(0), vjp.grad().device()))?;
-            let add = IndexAdd { axis: op.axis };
-            let operands = [
-                Operand::Tensor(&zeros),
-                vjp.operand(1)?,
-                Operand::Tensor(vjp.grad()),
-            ];
-            Ok(smallvec::smallvec![Some(record_op(add, &operands)?), None])
-        },
+        rule: |op, vjp| add_where_taken(vjp, IndexAdd { axis: op.axis }),
     };
 
     fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
@@ -125,16 +130,14 @@ impl Operator for IndexAdd {
     const DERIVATIVE: Derivative<Self> = Derivative::Rule {
         saves: Saves::NONE.and_input(1),
         rule: |op, vjp| {
-            let select = IndexSelect {
-                axis: op.axis,
-                checked: false,
-            };
-            let part = record_op(select, &[Operand::Tensor(vjp.grad()), vjp.operand(1)?])?;
-            Ok(smallvec::smallvec![
-                Some(vjp.grad().clone()),
-                None,
-                Some(part)
-            ])
+            let checked = false;
+            take_where_added(
+                vjp,
+                IndexSelect {
+                    axis: op.axis,
+                    checked,
+                },
+            )
         },
     };
 
@@ -201,16 +204,7 @@ impl Operator for Gather {
     const NAME: &'static str = "gather";
     const DERIVATIVE: Derivative<Self> = Derivative::Rule {
         saves: Saves::NONE.and_input(1),
-        rule: |op, vjp| {
-            let zeros = Tensor::zeros(vjp.shape(0), (vjp.dtype(0), vjp.grad().device()))?;
-            let add = ScatterAdd { axis: op.axis };
-            let operands = [
-                Operand::Tensor(&zeros),
-                vjp.operand(1)?,
-                Operand::Tensor(vjp.grad()),
-            ];
-            Ok(smallvec::smallvec![Some(record_op(add, &operands)?), None])
-        },
+        rule: |op, vjp| add_where_taken(vjp, ScatterAdd { axis: op.axis }),
     };
 
     fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
@@ -270,16 +264,14 @@ impl Operator for ScatterAdd {
     const DERIVATIVE: Derivative<Self> = Derivative::Rule {
         saves: Saves::NONE.and_input(1),
         rule: |op, vjp| {
-            let gather = Gather {
-                axis: op.axis,
-                checked: false,
-            };
-            let part = record_op(gather, &[Operand::Tensor(vjp.grad()), vjp.operand(1)?])?;
-            Ok(smallvec::smallvec![
-                Some(vjp.grad().clone()),
-                None,
-                Some(part)
-            ])
+            let checked = false;
+            take_where_added(
+                vjp,
+                Gather {
+                    axis: op.axis,
+                    checked,
+                },
+            )
         },
     };
 

@@ -32,7 +32,7 @@ impl Operator for Narrow {
     const DERIVATIVE: Derivative<Self> = Derivative::Rule {
         saves: Saves::NONE,
         rule: |op, vjp| {
-            let zeros = Tensor::zeros(vjp.shape(0), (vjp.dtype(0), vjp.grad().device()))?;
+            let zeros = vjp.zeros(0)?;
             let start = vjp.number(1).unwrap_or(Number::Int(0));
             let update = NarrowUpdate { narrow: op.clone() };
             let placed = record_op(
@@ -128,7 +128,7 @@ impl Operator for Stride {
     const DERIVATIVE: Derivative<Self> = Derivative::Rule {
         saves: Saves::NONE,
         rule: |op, vjp| {
-            let zeros = Tensor::zeros(vjp.shape(0), (vjp.dtype(0), vjp.grad().device()))?;
+            let zeros = vjp.zeros(0)?;
             vjp.only(ViewRule::write(op, &zeros, vjp.grad(), &[]))
         },
     };
