@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+pub mod conformance;
 
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;

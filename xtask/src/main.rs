@@ -60,6 +60,10 @@ enum Task {
     },
     /// Set up, then measure one workload in release mode and print its JSON line
     Bench(programs::Bench),
+    /// Set up, then compare with values that others computed
+    ///
+    /// One line for each case that differs; the last line is `N passed, N failed`.
+    Conformance(programs::Conformance),
     /// Report whether libclang can parse the standard C headers
     ///
     /// A process of its own: a broken library may crash it, and each attempt searches anew.
@@ -115,6 +119,10 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Bench(bench) => {
             setup::run(None, false)?;
             programs::bench(&bench)
+        }
+        Task::Conformance(options) => {
+            setup::run(None, false)?;
+            programs::conformance(&options)
         }
         Task::ProbeLibclang => match setup::probe_libclang() {
             Ok(version) => {

@@ -1,5 +1,6 @@
 //! The programs that a user runs through `cargo xtask`: the demo and the benchmark.
 
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, ExitStatus};
 
 use clap::Args;
@@ -42,6 +43,27 @@ pub(crate) fn bench(options: &Bench) -> Result<ExitCode> {
     let mut command = workspace::cargo();
     command.args(["run", "--release", "-p", "tests", "--bin", "bench", "--"]);
     command.args(bench_arguments(options));
+    run(&mut command)
+}
+
+/// What to compare.
+#[derive(Args)]
+pub(crate) struct Conformance {
+    /// A folder of cases, one that holds such folders, or a file; `tests/data` has those committed
+    path: PathBuf,
+    /// Only cases whose id contains this
+    #[arg(long)]
+    filter: Option<String>,
+}
+
+/// Compares operators, training runs and random bits with what others computed.
+pub(crate) fn conformance(options: &Conformance) -> Result<ExitCode> {
+    let mut command = workspace::cargo();
+    command.args(["run", "-p", "tests", "--bin", "conformance", "--"]);
+    command.arg(std::path::absolute(&options.path).unwrap_or_else(|_| options.path.clone()));
+    if let Some(filter) = &options.filter {
+        command.args(["--filter", filter]);
+    }
     run(&mut command)
 }
 

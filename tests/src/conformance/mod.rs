@@ -1,0 +1,186 @@
+//! Comparison with values that others computed: PyTorch's operators and training runs, JAX's random
+//! bits. A folder of cases is data; any other with the same form can be run.
+
+mod case;
+mod ops;
+mod tensors;
+
+pub use case::{Case, Kwargs};
+pub use tensors::Tensors;
+
+use std::path::{Path, PathBuf};
+use xla::{DType, Tensor};
+
+/// Why a case failed, as its line says it.
+pub type Failure = String;
+
+/// What came of a number of cases.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// How many agreed.
+    pub passed: usize,
+    /// Id and reason of those that did not.
+    pub failed: Vec<(String, Failure)>,
+}
+
+impl Report {
+    fn note(&mut self, id: &str, outcome: Result<(), Failure>) {
+        match outcome {
+            Ok(()) => self.passed += 1,
+            Err(reason) => {
+                println!("{id}: {reason}");
+                self.failed.push((id.to_owned(), reason));
+            }
+        }
+    }
+}
+
+/// Runs everything under `path` whose id contains `filter`: operator cases (`cases.jsonl` beside
+/// `tensors.safetensors`), and whatever lies in folders below.
+///
+/// # Errors
+/// A file that cannot be read or has another form.
+pub fn run(path: &Path, filter: Option<&str>) -> Result<Report, String> {
+    let mut report = Report::default();
+    for file in files(path)? {
+        let name = file
+            .file_name()
+            .and_then(|n| n.to_str())
+            .unwrap_or_default();
+        if name == "cases.jsonl" {
+            operators(&file, filter, &mut report)?;
+        }
+    }
+    Ok(report)
+}
+
+/// The files under a path, which may be one itself, in order of their names.
+fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
+    if path.is_file() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let entries = std::fs::read_dir(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let mut found = Vec::new();
+    for entry in entries {
+        found.push(
+            entry
+                .map_err(|e| format!("{}: {e}", path.display()))?
+                .path(),
+        );
+    }
+    found.sort();
+    let mut all = Vec::new();
+    for entry in found {
+        match entry.is_dir() {
+            true => all.extend(files(&entry)?),
+            false => all.push(entry),
+        }
+    }
+    Ok(all)
+}
+
+fn operators(cases: &Path, filter: Option<&str>, report: &mut Report) -> Result<(), String> {
+    let tensors = Tensors::open(&cases.with_file_name("tensors.safetensors"))?;
+    let text = std::fs::read_to_string(cases).map_err(|e| format!("{}: {e}", cases.display()))?;
+    for (line, text) in text.lines().enumerate() {
+        let case: Case = serde_json::from_str(text)
+            .map_err(|e| format!("{}:{}: {e}", cases.display(), line + 1))?;
+        if filter.is_none_or(|f| case.id.contains(f)) {
+            report.note(&case.id, operator(&case, &tensors));
+        }
+    }
+    Ok(())
+}
+
+/// Whether an operator and its derivative give what the case says.
+fn operator(case: &Case, tensors: &Tensors) -> Result<(), Failure> {
+    let call = ops::find(&case.op).ok_or_else(|| format!("unknown operator {}", case.op))?;
+    let error = |e: xla::Error| format!("{e}");
+    let inputs: Vec<Tensor> = case
+        .inputs
+        .iter()
+        .map(|name| tensors.get(name))
+        .collect::<Result<_, _>>()?;
+    let grads = case.grads.as_deref().unwrap_or_default();
+    for (input, grad) in inputs.iter().zip(grads) {
+        if grad.is_some() {
+            input.requires_grad_(true).map_err(error)?;
+        }
+    }
+    let outputs = call(&inputs, &case.kwargs).map_err(error)?;
+    if outputs.len() != case.outputs.len() {
+        return Err(format!(
+            "expected {} outputs, got {}",
+            case.outputs.len(),
+            outputs.len()
+        ));
+    }
+    if let Some(name) = &case.grad_output {
+        let options = xla::BackwardOptions {
+            gradient: Some(tensors.get(name)?),
+            ..Default::default()
+        };
+        outputs[0].backward_with(options).map_err(error)?;
+    }
+    for (i, (name, output)) in case.outputs.iter().zip(&outputs).enumerate() {
+        let what = format!("output {i}");
+        compare(&what, output, &tensors.get(name)?, case.rtol, case.atol)?;
+    }
+    for (i, (name, input)) in grads.iter().zip(&inputs).enumerate() {
+        let Some(name) = name else { continue };
+        let what = format!("gradient {i}");
+        let got = input.grad().ok_or_else(|| format!("{what}: none"))?;
+        compare(&what, &got, &tensors.get(name)?, case.rtol, case.atol)?;
+    }
+    Ok(())
+}
+
+/// Whether a tensor has the expected dtype, shape and, within the tolerances, elements. NaN equals
+/// NaN; other dtypes than floats are equal or not.
+fn compare(
+    what: &str,
+    got: &Tensor,
+    expected: &Tensor,
+    rtol: f64,
+    atol: f64,
+) -> Result<(), Failure> {
+    let told = |tensor: &Tensor| format!("{}{}", tensor.dtype(), tensor.shape());
+    let types = format!("expected {}, got {}", told(expected), told(got));
+    if got.dtype() != expected.dtype() || got.dims() != expected.dims() {
+        return Err(format!("{what}: {types}"));
+    }
+    let read = |tensor: &Tensor| -> Result<Vec<f64>, Failure> {
+        let literal = tensor.to_literal().map_err(|e| format!("{what}: {e}"))?;
+        literal
+            .cast(DType::F64)
+            .to_vec()
+            .map_err(|e| format!("{what}: {e}"))
+    };
+    let (got, expected, exact) = (read(got)?, read(expected)?, !expected.dtype().is_float());
+    let mut wrong = 0;
+    let mut largest = 0f64;
+    let mut first = None;
+    for (i, (&g, &e)) in got.iter().zip(&expected).enumerate() {
+        let tolerance = if exact { 0.0 } else { atol + rtol * e.abs() };
+        if g == e || (g.is_nan() && e.is_nan()) || (g - e).abs() <= tolerance {
+            continue;
+        }
+        wrong += 1;
+        let distance = (g - e).abs();
+        if distance.is_nan() || distance > largest || first.is_none() {
+            largest = if distance.is_nan() {
+                f64::INFINITY
+            } else {
+                distance
+            };
+            first = Some((i, e, g));
+        }
+    }
+    match first {
+        None => Ok(()),
+        Some((i, e, g)) => Err(format!(
+            "{what}: {wrong} of {} elements differ, largest error {largest:.3e} at [{i}]: expected {e:e}, got {g:e}; {types}",
+            expected.len()
+        )),
+    }
+}

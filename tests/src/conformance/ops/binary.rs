@@ -1,0 +1,9 @@
+//! Elementwise operators of two and more tensors.
+
+use super::Call;
+
+pub(super) fn find(name: &str) -> Option<Call> {
+    Some(match name {
+        _ => return None,
+    })
+}

@@ -1,0 +1,9 @@
+//! Losses and attention.
+
+use super::Call;
+
+pub(super) fn find(name: &str) -> Option<Call> {
+    Some(match name {
+        _ => return None,
+    })
+}

@@ -1,0 +1,9 @@
+//! Pooling and interpolation.
+
+use super::Call;
+
+pub(super) fn find(name: &str) -> Option<Call> {
+    Some(match name {
+        _ => return None,
+    })
+}

@@ -1,0 +1,9 @@
+//! Reductions and softmax.
+
+use super::Call;
+
+pub(super) fn find(name: &str) -> Option<Call> {
+    Some(match name {
+        _ => return None,
+    })
+}
