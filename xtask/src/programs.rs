@@ -67,6 +67,14 @@ pub(crate) fn conformance(options: &Conformance) -> Result<ExitCode> {
     run(&mut command)
 }
 
+/// Throws random arguments at operators, passing `arguments` on to the program that does.
+pub(crate) fn fuzz(arguments: &[String]) -> Result<ExitCode> {
+    let mut command = workspace::cargo();
+    command.args(["run", "-p", "tests", "--bin", "fuzz", "--"]);
+    command.args(arguments);
+    run(&mut command)
+}
+
 fn bench_arguments(options: &Bench) -> Vec<String> {
     let mut arguments = vec![options.work.clone()];
     for (flag, value) in [("--steps", options.steps), ("--warmup", options.warmup)] {
