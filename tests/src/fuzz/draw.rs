@@ -187,3 +187,11 @@ impl Array {
         Tensor::from_literal(literal.cast(self.dtype), ())
     }
 }
+
+impl Array {
+    /// As an `ndarray` array of `f64`.
+    pub fn nd(&self) -> ndarray::ArrayD<f64> {
+        ndarray::ArrayD::from_shape_vec(self.dims.as_slice(), self.values.clone())
+            .expect("an array has as many elements as its axes say")
+    }
+}

@@ -2,8 +2,11 @@
 //! error or records something that compiles, runs, has the type that was promised, and, where an
 //! independent computation on the host is at hand, the right value.
 
+mod binary;
 mod draw;
+mod reduce;
 mod run;
+mod shape;
 mod unary;
 
 pub use draw::{Array, Draw};
@@ -45,7 +48,13 @@ pub const CHOICES: usize = 256;
 
 /// Every operator's property.
 pub fn properties() -> Vec<Property> {
-    [unary::properties()].concat()
+    [
+        unary::properties(),
+        binary::properties(),
+        reduce::properties(),
+        shape::properties(),
+    ]
+    .concat()
 }
 
 /// Whether an operator keeps its word on these choices.
