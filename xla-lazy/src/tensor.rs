@@ -300,7 +300,7 @@ impl Tensor {
 
     /// Smallest and largest element, where they are known because the value came from the host and
     /// was only viewed or widened since.
-    pub(crate) fn index_range(&self) -> Option<(i64, i64)> {
+    pub fn index_range(&self) -> Option<(i64, i64)> {
         let total = self.storage.ty.shape().numel();
         let mut view = self.view.as_deref();
         while let Some(step) = view {
