@@ -191,9 +191,10 @@ fn a_rank_that_leaves_out_a_layer_is_divergence_on_every_rank() {
 }
 
 /// Two layers, of which the second may be left out.
+#[derive(Module)]
 struct Pair([Linear; 2], bool);
 
-impl Module for Pair {
+impl Pair {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let first = self.0[0].forward(input)?;
         if self.1 {
@@ -201,11 +202,6 @@ impl Module for Pair {
         } else {
             Ok(first)
         }
-    }
-
-    fn visit(&self, visitor: &mut nn::Visitor<'_>) {
-        visitor.module("first", &self.0[0]);
-        visitor.module("second", &self.0[1]);
     }
 }
 

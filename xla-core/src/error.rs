@@ -376,6 +376,23 @@ pub enum Error {
         /// What the file holds.
         got: String,
     },
+    /// A saved state that does not fit what it is loaded into.
+    #[error(
+        "{op}: the state does not fit: {}{at}",
+        misfits(missing, unexpected, mismatched)
+    )]
+    StateDict {
+        /// The function called.
+        op: &'static str,
+        /// Names that the state lacks.
+        missing: Vec<String>,
+        /// Names that only the state has.
+        unexpected: Vec<String>,
+        /// Names that are in both, with different shapes.
+        mismatched: Vec<ShapeConflict>,
+        /// The call.
+        at: Site,
+    },
     /// An invariant of this library that did not hold: a bug here, never the user's.
     #[error("internal error in {what}: expected {expected}; please report this as a bug")]
     Internal {
@@ -384,6 +401,31 @@ pub enum Error {
         /// The invariant.
         expected: String,
     },
+}
+
+/// A name under which a saved state holds a tensor of another shape.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShapeConflict {
+    /// The name.
+    pub key: String,
+    /// The shape it should have.
+    pub expected: Vec<usize>,
+    /// The shape it has in the state.
+    pub got: Vec<usize>,
+}
+
+fn misfits(missing: &[String], unexpected: &[String], mismatched: &[ShapeConflict]) -> String {
+    let mut parts = Vec::new();
+    if !missing.is_empty() {
+        parts.push(format!("missing: {}", missing.join(", ")));
+    }
+    if !unexpected.is_empty() {
+        parts.push(format!("unexpected: {}", unexpected.join(", ")));
+    }
+    for ShapeConflict { key, expected, got } in mismatched {
+        parts.push(format!("{key}: expected shape {expected:?}, got {got:?}"));
+    }
+    parts.join("; ")
 }
 
 impl Error {
@@ -469,6 +511,7 @@ impl Error {
             | Error::Argument { at, .. }
             | Error::Autograd { at, .. }
             | Error::Step { at, .. }
+            | Error::StateDict { at, .. }
             | Error::ForeignTrace { at, .. } => Some(at),
             _ => None,
         }

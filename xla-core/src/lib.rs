@@ -16,7 +16,7 @@ mod shape;
 pub use config::Config;
 pub use device::{Device, DeviceKind};
 pub use dtype::{Category, DType, Element};
-pub use error::{Error, Result, Site};
+pub use error::{Error, Result, ShapeConflict, Site};
 pub use half::{bf16, f16};
 pub use literal::Literal;
 pub use shape::{Axes, Dims, IntoAxes, IntoDims, IntoShape, Shape};

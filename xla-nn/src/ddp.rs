@@ -1,6 +1,7 @@
 //! Data-parallel training: every replica holds the model, gradients are averaged between them.
 
-use crate::{Module, Visitor};
+use crate::{Forward, Module};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use xla_core::{DType, Error, Result};
@@ -16,7 +17,7 @@ const BUCKET_MIB: f64 = 25.0;
 
 /// A module whose gradients are averaged over the process group.
 ///
-/// Wrapping copies rank 0's parameters to every rank, so ranks may initialise or load them
+/// Wrapping copies rank 0's parameters and buffers to every rank, so ranks may initialise or load them
 /// differently. After each backward pass the gradients are averaged in buckets: collectives recorded
 /// in the same program as the pass, which XLA schedules next to the computation that remains.
 /// Ranks thus take the same steps, equal to those of one replica with the whole batch when the loss
@@ -37,14 +38,16 @@ const BUCKET_MIB: f64 = 25.0;
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Module)]
 pub struct DistributedDataParallel<M> {
     module: M,
     // Parameters carry a weak hook on this: else parameter and reducer would keep each other alive.
+    #[module(skip)]
     reducer: Option<Arc<Reducer>>,
 }
 
 impl<M: Module> DistributedDataParallel<M> {
-    /// Wraps a module and broadcasts rank 0's parameters.
+    /// Wraps a module and broadcasts rank 0's parameters and buffers.
     ///
     /// What was recorded before is run first: ranks that made their parameters in different ways
     /// then all record the same broadcasts.
@@ -70,8 +73,8 @@ impl<M: Module> DistributedDataParallel<M> {
         xla_lazy::sync()?;
         let parameters = module.parameters();
         no_grad(|| {
-            for parameter in &parameters {
-                parameter.set_data(&dist::broadcast(parameter, 0)?)?;
+            for tensor in parameters.iter().chain(&module.buffers()) {
+                tensor.set_data(&dist::broadcast(tensor, 0)?)?;
             }
             Ok::<(), Error>(())
         })?;
@@ -154,14 +157,19 @@ impl<M: Module> DistributedDataParallel<M> {
     }
 }
 
-impl<M: Module> Module for DistributedDataParallel<M> {
+/// A wrapped module is called as it is: `model.forward(…)`, with whatever arguments it has.
+impl<M> Deref for DistributedDataParallel<M> {
+    type Target = M;
+
+    fn deref(&self) -> &M {
+        &self.module
+    }
+}
+
+impl<M: Forward> Forward for DistributedDataParallel<M> {
     #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         self.module.forward(input)
-    }
-
-    fn visit(&self, visitor: &mut Visitor<'_>) {
-        visitor.module("module", &self.module);
     }
 }
 

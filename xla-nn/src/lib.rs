@@ -1,14 +1,19 @@
 //! Modules, losses, optimizers, data-parallel training and data loading.
 //!
-//! A model is a [`Module`]: a function of a tensor that can list its parameters. Layers such as
-//! [`Linear`] and containers such as [`Sequential`] are modules, and so is a user's own type after
-//! two methods. What they compute is in [`functional`]. An optimizer ([`optim`]) takes a list of parameters and knows nothing of modules; a
-//! loss ([`cross_entropy`]) is a function. [`DistributedDataParallel`] wraps a module so that its
-//! gradients are averaged between replicas, and [`data`] feeds each replica its share.
+//! A model is a [module](trait@Module): a tree of parameters, which a user's own type becomes by a
+//! derive. Layers such as [`Linear`] and containers such as [`Sequential`] are modules that make one
+//! tensor of another ([`Forward`](trait@Forward)); what they compute is in [`functional`]. A
+//! [`StateDict`] holds what a module saves. An optimizer ([`optim`]) takes a list of parameters and
+//! knows nothing of modules; a loss ([`cross_entropy`]) is a function. [`DistributedDataParallel`]
+//! wraps a module so that its gradients are averaged between replicas, and [`data`] feeds each
+//! replica its share.
 //!
 //! Everything here records operators; nothing here knows how programs are compiled or run. Names,
 //! shapes, initial values and update rules follow PyTorch.
 #![forbid(unsafe_code)]
+
+// So that derived code names this crate alike in here and outside.
+extern crate self as xla_nn;
 
 pub mod data;
 mod ddp;
@@ -17,10 +22,13 @@ pub mod init;
 mod layers;
 mod module;
 pub mod optim;
+mod state;
 
 pub use ddp::DistributedDataParallel;
 pub use layers::{Flatten, Linear, Relu, Sequential};
-pub use module::{Module, Training, Visitor};
+pub use module::{Buffer, Forward, IncompatibleKeys, Member, Module, Training, Visitor};
+pub use state::StateDict;
+pub use xla_derive::{Forward, Module};
 
 use xla_core::Result;
 use xla_lazy::Tensor;
@@ -33,4 +41,11 @@ use xla_lazy::Tensor;
 #[track_caller]
 pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     functional::cross_entropy(logits, labels, functional::CrossEntropyOptions::default())
+}
+
+/// What derived code names besides the traits.
+#[doc(hidden)]
+pub mod __private {
+    pub use xla_core::Result;
+    pub use xla_lazy::Tensor;
 }

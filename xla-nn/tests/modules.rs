@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use xla_core::{DType, Error, Literal, Result};
 use xla_lazy::Tensor;
-use xla_nn::{Flatten, Linear, Module, Relu, Sequential, Training, Visitor, cross_entropy, init};
+use xla_nn::{Flatten, Forward, Linear, Module, Relu, Sequential, Training, cross_entropy, init};
 
 fn tensor(data: &[f32], shape: &[usize]) -> Tensor {
     Tensor::from_slice(data, shape, ()).unwrap()
@@ -122,13 +122,13 @@ fn bad_input_is_an_error_at_the_callers_line() {
 
 #[test]
 fn a_sequence_reports_the_line_that_called_it() {
+    #[derive(Module, Forward)]
     struct Mine;
     const INSIDE: u32 = line!() + 3;
-    impl Module for Mine {
+    impl Mine {
         fn forward(&self, input: &Tensor) -> Result<Tensor> {
             input.reshape([-1, 7])
         }
-        fn visit(&self, _: &mut Visitor<'_>) {}
     }
     let x = tensor(&[1.0, 2.0, 3.0], &[1, 3]);
     let model = Sequential::new().add(Sequential::new().add(linear()).add(linear()));
@@ -178,18 +178,15 @@ fn parameters_have_paths_and_are_listed_once() {
 
 #[test]
 fn training_and_evaluation_reach_every_module() {
-    #[derive(Default)]
+    #[derive(Default, Module, Forward)]
     struct Doubles(Training);
-    impl Module for Doubles {
+    impl Doubles {
         fn forward(&self, input: &Tensor) -> Result<Tensor> {
             if self.0.get() {
                 input.mul(2.0)
             } else {
                 Ok(input.clone())
             }
-        }
-        fn visit(&self, visitor: &mut Visitor<'_>) {
-            visitor.training(&self.0);
         }
     }
     let model = Sequential::new().add(Sequential::new().add(Doubles::default()));

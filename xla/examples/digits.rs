@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 use xla::data::{DataLoader, Dataset, IdxDataset, Sample};
 use xla::metrics::Scope;
-use xla::nn::Module;
+use xla::nn::Forward;
 use xla::{Literal, Tensor, dist, nn, optim};
 
 /// Trains a digit classifier and tests it.
@@ -114,7 +114,7 @@ fn replica(rank: usize, args: &Args) -> Outcome<Report> {
 
 /// Trains `model`; returns images per second over all replicas, and how many programs this replica
 /// compiled after the second step.
-fn train(rank: usize, args: &Args, model: &impl Module, scope: &Scope) -> Outcome<(f64, u64)> {
+fn train(rank: usize, args: &Args, model: &impl Forward, scope: &Scope) -> Outcome<(f64, u64)> {
     let world_size = dist::get_world_size()?;
     if args.batch == 0 || !args.batch.is_multiple_of(world_size) {
         return Err(format!(
@@ -175,7 +175,7 @@ fn train(rank: usize, args: &Args, model: &impl Module, scope: &Scope) -> Outcom
 }
 
 /// The share of all test images that `model` names correctly.
-fn test(rank: usize, args: &Args, model: &impl Module) -> Outcome<f64> {
+fn test(rank: usize, args: &Args, model: &impl Forward) -> Outcome<f64> {
     let world_size = dist::get_world_size()?;
     let images = digits(args, "t10k")?;
     let count = images.len();

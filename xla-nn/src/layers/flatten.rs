@@ -1,22 +1,22 @@
 //! Images to vectors.
 
-use crate::{Module, Visitor};
+use crate::{Forward, Module};
 use xla_core::Result;
 use xla_lazy::Tensor;
 
 /// Joins all axes but the first: `[n, a, b]` becomes `[n, a * b]`.
 ///
 /// For another range of axes use [`Tensor::flatten`] in a module of your own.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Module, Forward)]
 pub struct Flatten;
 
-impl Module for Flatten {
+impl Flatten {
+    /// From `[n, ..]` to `[n, m]`.
+    ///
     /// # Errors
     /// [`xla_core::Error::Axis`] for an input of fewer than two axes, which has no axis 1.
     #[track_caller]
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
         input.flatten(1, -1)
     }
-
-    fn visit(&self, _: &mut Visitor<'_>) {}
 }

@@ -1,6 +1,6 @@
 //! The affine layer.
 
-use crate::{Module, Visitor, init};
+use crate::{Forward, Module, init};
 use xla_core::{Error, Result};
 use xla_lazy::{Tensor, TensorOptions};
 
@@ -9,7 +9,7 @@ use xla_lazy::{Tensor, TensorOptions};
 /// `weight` has shape `[outputs, inputs]` and `bias` shape `[outputs]`, both drawn uniformly from
 /// `-1/sqrt(inputs)..1/sqrt(inputs)`. Shapes, names and initial values are those of PyTorch's
 /// `Linear`, so its saved weights fit.
-#[derive(Debug)]
+#[derive(Debug, Module, Forward)]
 pub struct Linear {
     weight: Tensor,
     bias: Option<Tensor>,
@@ -63,15 +63,13 @@ impl Linear {
     pub fn bias(&self) -> Option<&Tensor> {
         self.bias.as_ref()
     }
-}
 
-impl Module for Linear {
     /// From `[.., inputs]` to `[.., outputs]`.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] when the last axis is not `inputs` long.
     #[track_caller]
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let inputs = self.weight.dims()[1];
         if input.dims().last() != Some(&inputs) {
             return Err(Error::shape(
@@ -85,13 +83,6 @@ impl Module for Linear {
         match &self.bias {
             Some(bias) => product.add(bias),
             None => Ok(product),
-        }
-    }
-
-    fn visit(&self, visitor: &mut Visitor<'_>) {
-        visitor.parameter("weight", &self.weight);
-        if let Some(bias) = &self.bias {
-            visitor.parameter("bias", bias);
         }
     }
 }

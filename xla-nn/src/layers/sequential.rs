@@ -1,6 +1,6 @@
 //! Modules one after the other.
 
-use crate::{Module, Visitor};
+use crate::{Forward, Module, Visitor};
 use std::panic::Location;
 use xla_core::{Error, Result};
 use xla_lazy::Tensor;
@@ -16,8 +16,8 @@ use xla_lazy::Tensor;
 /// assert_eq!(model.named_parameters()[2].0, "2.weight");
 /// # Ok::<(), xla_core::Error>(())
 /// ```
-#[derive(Default)]
-pub struct Sequential(Vec<Box<dyn Module>>);
+#[derive(Default, Forward)]
+pub struct Sequential(Vec<Box<dyn Forward>>);
 
 impl Sequential {
     /// No module yet: the identity.
@@ -28,7 +28,7 @@ impl Sequential {
     /// With one more module at the end.
     #[must_use]
     #[allow(clippy::should_implement_trait)] // not the `+` of two sequences
-    pub fn add(mut self, module: impl Module + 'static) -> Self {
+    pub fn add(mut self, module: impl Forward + 'static) -> Self {
         self.0.push(Box::new(module));
         self
     }
@@ -42,11 +42,13 @@ impl Sequential {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
-}
 
-impl Module for Sequential {
+    /// Applies the modules, the first one first.
+    ///
+    /// # Errors
+    /// The first module's that fails.
     #[track_caller]
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let here = Location::caller();
         let mut value = input.clone();
         for module in &self.0 {
@@ -54,8 +56,10 @@ impl Module for Sequential {
         }
         Ok(value)
     }
+}
 
-    fn visit(&self, visitor: &mut Visitor<'_>) {
+impl Module for Sequential {
+    fn visit<'a>(&'a self, visitor: &mut Visitor<'_, 'a>) {
         for (i, module) in self.0.iter().enumerate() {
             visitor.module(&i.to_string(), &**module);
         }
@@ -66,9 +70,11 @@ impl Module for Sequential {
 /// helps nobody: `here`, where the sequence was called, takes its place. A line in a user's own module
 /// stays.
 fn at_users_line(error: Error, here: &'static Location<'static>) -> Error {
-    let layers = file!().strip_suffix("sequential.rs").unwrap_or(file!());
+    let own = file!()
+        .strip_suffix("layers/sequential.rs")
+        .unwrap_or(file!());
     match error.location() {
-        Some(line) if !line.file().starts_with(layers) => error,
+        Some(line) if !line.file().starts_with(own) => error,
         _ => error.relocated(here),
     }
 }

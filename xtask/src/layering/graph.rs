@@ -11,17 +11,19 @@ const CORE: &str = "xla-core";
 const RUNTIME: &str = "xla-runtime";
 const LAZY: &str = "xla-lazy";
 const DIST: &str = "xla-dist";
+const DERIVE: &str = "xla-derive";
 const NN: &str = "xla-nn";
 const LAUNCH: &str = "xla-launch";
 const FACADE: &str = "xla";
 
 /// Each crate and the crates it may depend on.
-const FLOORS: [(&str, &[&str]); 9] = [
+const FLOORS: [(&str, &[&str]); 10] = [
     (CORE, &[]),
     (RUNTIME, &[CORE]),
     (LAZY, &[CORE, RUNTIME]),
     (DIST, &[CORE, RUNTIME, LAZY]),
-    (NN, &[CORE, RUNTIME, LAZY, DIST]),
+    (DERIVE, &[]),
+    (NN, &[CORE, RUNTIME, LAZY, DIST, DERIVE]),
     (LAUNCH, &[CORE, RUNTIME]),
     (FACADE, &[CORE, RUNTIME, LAZY, DIST, NN, LAUNCH]),
     ("tests", &[CORE, RUNTIME, LAZY, DIST, NN, LAUNCH, FACADE]),
@@ -182,6 +184,7 @@ mod tests {
         for (name, dependency) in [
             ("xla-lazy", "xla-runtime"),
             ("xla-nn", "xla-dist"),
+            ("xla-nn", "xla-derive"),
             ("xla-launch", "xla-runtime"),
             ("xla", "xla-launch"),
             ("tests", "xla"),
@@ -203,6 +206,7 @@ mod tests {
             ("xla-launch", "xla-lazy"),
             ("xla-launch", "xla-nn"),
             ("xla-dist", "xla-launch"),
+            ("xla-derive", "xla-core"),
             ("xla-nn", "xla"),
             ("xla", "tests"),
             ("xtask", "xla-core"),
