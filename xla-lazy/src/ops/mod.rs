@@ -17,6 +17,7 @@ mod unary;
 
 pub(crate) use cast::COPY;
 pub use random::{Generator, manual_seed};
+pub use slice::PadMode;
 
 use crate::op::InputType;
 use crate::ty::{Ty, ty};

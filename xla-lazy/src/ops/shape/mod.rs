@@ -1,5 +1,10 @@
 //! The same elements in another arrangement.
 
+mod diagonal;
+mod rearrange;
+mod repeat;
+mod unfold;
+
 use super::only;
 use crate::Tensor;
 use crate::op::{Derivative, InputType, Number, Operator, Saves, entry};
@@ -250,6 +255,27 @@ impl Tensor {
         self.reshape(dims.as_slice())
     }
 
+    /// One axis as several, whose lengths multiply to its own; one of them may be -1. A view.
+    ///
+    /// # Errors
+    /// [`Error::Axis`]; [`Error::ShapeMismatch`] when the lengths do not multiply to the axis's.
+    #[track_caller]
+    pub fn unflatten(&self, dim: i64, sizes: impl IntoDims) -> Result<Tensor> {
+        const OP: &str = "unflatten";
+        let at = Location::caller();
+        let axis = self.shape().axis(OP, dim).map_err(|e| e.at(at))?;
+        let sizes = sizes.into_dims();
+        let parts = infer_length(OP, &sizes, self.dims()[axis]).map_err(|e| e.at(at))?;
+        if sizes.is_empty() || parts.numel() != self.dims()[axis] {
+            let expected = format!("lengths that multiply to {}", self.dims()[axis]);
+            return Err(Error::shape(OP, expected, format!("{sizes:?}")).at(at));
+        }
+        let mut dims: Dims = self.dims()[..axis].into();
+        dims.extend_from_slice(&parts);
+        dims.extend_from_slice(&self.dims()[axis + 1..]);
+        self.reshape(dims.as_slice())
+    }
+
     /// The axes in another order: axis `i` of the result is axis `dims[i]` of this tensor.
     ///
     /// # Errors
@@ -280,6 +306,12 @@ impl Tensor {
     #[track_caller]
     pub fn transpose(&self, dim0: i64, dim1: i64) -> Result<Tensor> {
         let at = Location::caller();
+        // A scalar answers to the axes of a vector.
+        if self.rank() == 0 {
+            (dim0.into_axes().resolve("transpose", 0)).map_err(|e| e.at(at))?;
+            (dim1.into_axes().resolve("transpose", 0)).map_err(|e| e.at(at))?;
+            return Ok(self.clone());
+        }
         let resolve = |axis| self.shape().axis("transpose", axis).map_err(|e| e.at(at));
         let mut axes: Dims = (0..self.rank()).collect();
         axes.swap(resolve(dim0)?, resolve(dim1)?);
@@ -365,31 +397,51 @@ impl Tensor {
         self.reshape(kept.as_slice())
     }
 
-    /// Lengths with at most one -1, which is inferred.
-    fn resolve(&self, op: &'static str, shape: impl IntoDims) -> Result<Shape> {
-        let wanted = shape.into_dims();
-        if !wanted.contains(&-1) {
-            return wanted.as_slice().into_shape(op);
-        }
-        let known: i64 = wanted
-            .iter()
-            .filter(|d| **d != -1)
-            .fold(1, |n, d| n.saturating_mul((*d).max(0)));
-        let numel = self.numel() as i64;
-        let fits =
-            wanted.iter().filter(|d| **d == -1).count() == 1 && known > 0 && numel % known == 0;
-        if !fits {
-            return Err(Error::ShapeMismatch {
-                op,
-                expected: format!("one -1 that makes {numel} elements"),
-                got: format!("{wanted:?}"),
-                at: Site::NONE,
-            });
-        }
-        let filled: SmallVec<[i64; 6]> = wanted
-            .iter()
-            .map(|&d| if d == -1 { numel / known } else { d })
-            .collect();
-        filled.as_slice().into_shape(op)
+    /// [`Tensor::expand`] to another tensor's shape.
+    ///
+    /// # Errors
+    /// As [`Tensor::expand`].
+    #[track_caller]
+    pub fn expand_as(&self, other: &Tensor) -> Result<Tensor> {
+        self.expand(other.shape())
     }
+
+    /// [`Tensor::expand`], by NumPy's name.
+    ///
+    /// # Errors
+    /// As [`Tensor::expand`].
+    #[track_caller]
+    pub fn broadcast_to(&self, shape: impl IntoDims) -> Result<Tensor> {
+        self.expand(shape)
+    }
+
+    fn resolve(&self, op: &'static str, shape: impl IntoDims) -> Result<Shape> {
+        infer_length(op, &shape.into_dims(), self.numel())
+    }
+}
+
+/// Lengths with at most one -1, which is what makes `numel` elements.
+fn infer_length(op: &'static str, wanted: &[i64], numel: usize) -> Result<Shape> {
+    if !wanted.contains(&-1) {
+        return wanted.into_shape(op);
+    }
+    let known: i64 = wanted
+        .iter()
+        .filter(|d| **d != -1)
+        .fold(1, |n, d| n.saturating_mul((*d).max(0)));
+    let numel = numel as i64;
+    let fits = wanted.iter().filter(|d| **d == -1).count() == 1 && known > 0 && numel % known == 0;
+    if !fits {
+        return Err(Error::ShapeMismatch {
+            op,
+            expected: format!("one -1 that makes {numel} elements"),
+            got: format!("{wanted:?}"),
+            at: Site::NONE,
+        });
+    }
+    let filled: SmallVec<[i64; 6]> = wanted
+        .iter()
+        .map(|&d| if d == -1 { numel / known } else { d })
+        .collect();
+    filled.as_slice().into_shape(op)
 }

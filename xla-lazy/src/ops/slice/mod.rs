@@ -1,5 +1,11 @@
 //! Parts of a tensor along an axis, and tensors put together from parts.
 
+mod cat;
+mod pad;
+mod split;
+
+pub use pad::PadMode;
+
 use super::only;
 use crate::Tensor;
 use crate::op::{Derivative, InputType, Number, Operand, Operator, Saves, entry};
@@ -224,55 +230,6 @@ impl Operator for StrideUpdate {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Cat {
-    axis: usize,
-}
-
-impl Operator for Cat {
-    const NAME: &'static str = "cat";
-    const DERIVATIVE: Derivative<Self> = Derivative::Rule {
-        saves: Saves::NONE,
-        rule: |op, vjp| {
-            let mut start = 0;
-            (0..vjp.len())
-                .map(|i| {
-                    let len = vjp.shape(i)[op.axis];
-                    let from = start;
-                    start += len;
-                    if !vjp.needs(i) {
-                        return Ok(None);
-                    }
-                    let part = vjp.grad().narrow(op.axis as i64, from as i64, len)?;
-                    part.to_dtype(vjp.dtype(i)).map(Some)
-                })
-                .collect()
-        },
-    };
-
-    fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
-        let first = inputs[0].tensor(Self::NAME)?;
-        let mut dims: Dims = first.shape().dims().into();
-        dims[self.axis] = 0;
-        for input in inputs {
-            let this = input.tensor(Self::NAME)?.shape();
-            let fits = this.rank() == dims.len()
-                && (0..dims.len()).all(|i| i == self.axis || this[i] == dims[i]);
-            if !fits {
-                let expected = format!("{} but for axis {}", first.shape(), self.axis);
-                return Err(Error::shape(Self::NAME, expected, this));
-            }
-            dims[self.axis] += this[self.axis];
-        }
-        Ok(ty(crate::op::promote(inputs), &Shape::from(dims)))
-    }
-
-    fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
-        let converted: Vec<Value> = inputs.iter().map(|&x| f.convert(x, out.dtype())).collect();
-        Ok(f.concatenate(&converted, self.axis))
-    }
-}
-
 impl Tensor {
     /// `len` elements of an axis from `start` on. The start is data: another one is the same
     /// program.
@@ -346,34 +303,5 @@ impl Tensor {
             });
         }
         self.narrow(axis as i64, index, 1)?.squeeze(axis)
-    }
-
-    /// Tensors one after the other along an axis.
-    ///
-    /// # Errors
-    /// [`Error::ShapeMismatch`] when other axes differ, [`Error::Argument`] for no tensors.
-    #[track_caller]
-    pub fn cat(tensors: &[&Tensor], dim: i64) -> Result<Tensor> {
-        let at = Location::caller();
-        let Some(first) = tensors.first() else {
-            return Err(Error::argument("cat", "tensors", "at least one", "none").at(at));
-        };
-        let axis = first.shape().axis("cat", dim).map_err(|e| e.at(at))?;
-        let operands: Vec<Operand<'_>> = tensors.iter().map(|t| Operand::Tensor(t)).collect();
-        record_op(Cat { axis }, &operands)
-    }
-
-    /// Tensors of one shape along a new axis.
-    ///
-    /// # Errors
-    /// As [`Tensor::cat`].
-    #[track_caller]
-    pub fn stack(tensors: &[&Tensor], dim: i64) -> Result<Tensor> {
-        // A closure would be the line that errors name.
-        let mut longer = Vec::with_capacity(tensors.len());
-        for tensor in tensors {
-            longer.push(tensor.unsqueeze(dim)?);
-        }
-        Tensor::cat(&longer.iter().collect::<Vec<_>>(), dim)
     }
 }
