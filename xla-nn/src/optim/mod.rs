@@ -1,8 +1,48 @@
 //! Optimizers: what turns gradients into steps.
+//!
+//! An optimizer is [`Optim`] with an [`Algorithm`]: [`Sgd`], [`Adam`], [`AdamW`] and the others are
+//! names for such pairs. `Optim` keeps what all have in common (parameters in groups, what is
+//! remembered of each, gradients, checks); an algorithm is its options and a formula. Names,
+//! defaults and formulas are PyTorch's.
+//!
+//! ```no_run
+//! # fn demo(model: impl xla_nn::Module, head: impl xla_nn::Module) -> xla_core::Result<()> {
+//! use xla_nn::optim::{AdamW, AdamWOptions, ParamGroup};
+//! let mut optimizer = AdamW::with_groups([
+//!     ParamGroup::new(model.parameters(), AdamWOptions { lr: 3e-4, ..Default::default() }),
+//!     ParamGroup::new(head.parameters(), AdamWOptions { weight_decay: 0.0, ..Default::default() }),
+//! ])?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! All rates are data of the recorded program, as is the number of steps taken: a schedule of any
+//! of them recompiles nothing. What is remembered of a parameter is a device buffer before the first
+//! step, so that the first program is the one of all steps. Part of the program are flags, and
+//! whether momentum and weight decay are used at all.
 
+mod adadelta;
+mod adagrad;
+mod adam;
+mod lion;
+pub mod lr_scheduler;
+mod nadam;
+mod options;
+mod radam;
+mod rmsprop;
 mod sgd;
+mod stepping;
 
-pub use sgd::Sgd;
+pub use adadelta::{Adadelta, AdadeltaOptions};
+pub use adagrad::{Adagrad, AdagradOptions};
+pub use adam::{Adam, AdamOptions, AdamW, AdamWOptions};
+pub use lion::{Lion, LionOptions};
+pub use nadam::{NAdam, NAdamOptions};
+pub use options::{Hyperparameter, Limit, Setting};
+pub use radam::{RAdam, RAdamOptions};
+pub use rmsprop::{RMSprop, RMSpropOptions};
+pub use sgd::{Sgd, SgdOptions};
+pub use stepping::{Algorithm, Optim, ParamGroup, Step};
 
 use xla_core::Result;
 
@@ -13,16 +53,30 @@ pub trait Optimizer {
     /// as they are.
     ///
     /// # Errors
-    /// Options that exclude each other, and what the operators return.
+    /// [`xla_core::Error::Argument`] for options without meaning or that exclude each other; what
+    /// the operators return.
     fn step(&mut self) -> Result<()>;
 
     /// Forgets the gradients, so that the next backward pass starts from none.
     fn zero_grad(&mut self);
 
-    /// The learning rate.
+    /// How many groups of parameters there are.
+    fn groups(&self) -> usize;
+
+    /// The learning rate of the first group; 0 when there is none.
     fn lr(&self) -> f64;
 
-    /// Sets the learning rate of the steps that follow. It is data, never part of a program: a
-    /// schedule does not recompile.
+    /// Sets the learning rate of all groups for the steps that follow. It is data, never part of a
+    /// program: a schedule does not recompile.
     fn set_lr(&mut self, lr: f64);
+
+    /// A group's option by PyTorch's name, such as `lr`, `momentum` or `betas.0`; flags are 0 or 1.
+    fn hyperparameter(&self, group: usize, name: &str) -> Option<f64>;
+
+    /// Sets a group's option for the steps that follow.
+    ///
+    /// # Errors
+    /// [`xla_core::Error::Argument`] when there is no such group or option, or the value has no
+    /// meaning for it.
+    fn set_hyperparameter(&mut self, group: usize, name: &str, value: f64) -> Result<()>;
 }

@@ -1,9 +1,8 @@
 //! Stochastic gradient descent.
 
-use crate::optim::Optimizer;
-use std::panic::Location;
+use super::options::options;
+use super::{Algorithm, Hyperparameter, Optim, Step};
 use xla_core::{Error, Result};
-use xla_lazy::{Tensor, no_grad};
 
 /// Stochastic gradient descent with momentum, as PyTorch's `SGD` computes it.
 ///
@@ -16,9 +15,6 @@ use xla_lazy::{Tensor, no_grad};
 /// p ← p - lr · g
 /// ```
 ///
-/// Rates are data: changing one never recompiles. Whether momentum and weight decay are used at all
-/// is part of the program.
-///
 /// ```no_run
 /// # fn demo(model: impl xla_nn::Module, loss: xla_lazy::Tensor) -> xla_core::Result<()> {
 /// use xla_nn::optim::Sgd;
@@ -29,121 +25,36 @@ use xla_lazy::{Tensor, no_grad};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
-pub struct Sgd {
-    slots: Vec<Slot>,
-    lr: f64,
-    momentum: f64,
-    dampening: f64,
-    weight_decay: f64,
-    nesterov: bool,
-}
+pub type Sgd = Optim<SgdOptions>;
 
-#[derive(Debug)]
-struct Slot {
-    parameter: Tensor,
-    momentum: Option<Tensor>,
-}
-
-impl Sgd {
-    /// Plain gradient descent on these parameters with learning rate `lr`.
-    pub fn new(parameters: Vec<Tensor>, lr: f64) -> Self {
-        Sgd {
-            slots: parameters
-                .into_iter()
-                .map(|parameter| Slot {
-                    parameter,
-                    momentum: None,
-                })
-                .collect(),
-            lr,
-            momentum: 0.0,
-            dampening: 0.0,
-            weight_decay: 0.0,
-            nesterov: false,
-        }
-    }
-
+options! {
+    /// Options of [`Sgd`].
+    SgdOptions of Sgd;
+    lr = 1e-3;
     /// How much of the last direction is kept: 0 unless set.
-    #[must_use]
-    pub fn momentum(self, momentum: f64) -> Self {
-        Sgd { momentum, ..self }
-    }
-
+    momentum: f64 = 0.0, NotNegative;
     /// How much less of each new gradient the momentum takes in: 0 unless set.
-    #[must_use]
-    pub fn dampening(self, dampening: f64) -> Self {
-        Sgd { dampening, ..self }
-    }
-
+    dampening: f64 = 0.0, Finite;
     /// The factor of the penalty `weight_decay / 2 · |p|²`: 0 unless set.
-    #[must_use]
-    pub fn weight_decay(self, weight_decay: f64) -> Self {
-        Sgd {
-            weight_decay,
-            ..self
-        }
-    }
-
+    weight_decay: f64 = 0.0, NotNegative;
     /// Whether to look ahead by Nesterov's rule. It needs momentum, and no dampening.
-    #[must_use]
-    pub fn nesterov(self, nesterov: bool) -> Self {
-        Sgd { nesterov, ..self }
-    }
+    nesterov: bool = false, Finite;
+    /// Whether to ascend instead.
+    maximize: bool = false, Finite;
+}
 
-    /// See [`Optimizer::step`].
-    ///
-    /// # Errors
-    /// [`Error::Argument`] for a rate that is negative or not finite, or Nesterov's rule without
-    /// momentum or with dampening; what the operators return.
-    #[track_caller]
-    pub fn step(&mut self) -> Result<()> {
-        let here = Location::caller();
-        self.check().map_err(|e| e.at(here))?;
-        no_grad(|| {
-            for i in 0..self.slots.len() {
-                self.update(i)?;
-            }
-            Ok(())
-        })
-    }
+impl Algorithm for SgdOptions {
+    const NAME: &'static str = "Sgd::step";
+    const STATE: &'static [&'static str] = &["momentum_buffer"];
 
-    /// See [`Optimizer::zero_grad`].
-    pub fn zero_grad(&mut self) {
-        for slot in &self.slots {
-            slot.parameter.set_grad(None);
-        }
-    }
-
-    /// See [`Optimizer::lr`].
-    pub fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    /// See [`Optimizer::set_lr`].
-    pub fn set_lr(&mut self, lr: f64) {
-        self.lr = lr;
+    fn hyperparameters(&mut self) -> Vec<Hyperparameter<'_>> {
+        self.list()
     }
 
     fn check(&self) -> Result<()> {
-        let rates = [
-            ("lr", self.lr),
-            ("momentum", self.momentum),
-            ("weight_decay", self.weight_decay),
-        ];
-        for (name, rate) in rates {
-            if !(rate.is_finite() && rate >= 0.0) {
-                return Err(Error::argument(
-                    "Sgd::step",
-                    name,
-                    "a finite number of at least 0",
-                    rate,
-                ));
-            }
-        }
         if self.nesterov && (self.momentum == 0.0 || self.dampening != 0.0) {
             return Err(Error::argument(
-                "Sgd::step",
+                Self::NAME,
                 "nesterov",
                 "momentum above 0 and no dampening",
                 format!("momentum {}, dampening {}", self.momentum, self.dampening),
@@ -152,54 +63,25 @@ impl Sgd {
         Ok(())
     }
 
-    #[track_caller]
-    fn update(&mut self, slot: usize) -> Result<()> {
-        let Slot {
-            parameter,
-            momentum,
-        } = &mut self.slots[slot];
-        let Some(mut gradient) = parameter.grad() else {
-            return Ok(());
-        };
-        if self.weight_decay != 0.0 {
-            gradient = gradient.add(&parameter.mul(self.weight_decay)?)?;
-        }
+    fn update(&self, step: &mut Step<'_>) -> Result<()> {
+        let mut grad = step.descent(self.maximize, self.weight_decay)?;
         if self.momentum != 0.0 {
-            let buffer = match momentum {
-                Some(buffer) => {
-                    buffer.mul_(self.momentum)?;
-                    buffer.add_scaled_(&gradient, 1.0 - self.dampening)?
-                }
-                None => {
-                    // A copy: what is written to the gradient must not reach the momentum.
-                    momentum.insert(gradient.copy()?).clone()
-                }
+            // Zeros and all of the gradient at the first step: the same program as that of the
+            // others.
+            let taken = if step.is_first() {
+                1.0
+            } else {
+                1.0 - self.dampening
             };
-            gradient = match self.nesterov {
-                true => gradient.add(&buffer.mul(self.momentum)?)?,
-                false => buffer,
+            let (kept, taken) = (step.number(self.momentum)?, step.number(taken)?);
+            let buffer = step.state("momentum_buffer", 0.0)?;
+            let new = buffer.mul(&kept)?.add(&grad.mul(&taken)?)?;
+            buffer.copy_(&new)?;
+            grad = match self.nesterov {
+                true => grad.add(&new.mul(&kept)?)?,
+                false => new,
             };
         }
-        parameter.add_scaled_(&gradient, -self.lr)?;
-        Ok(())
-    }
-}
-
-impl Optimizer for Sgd {
-    #[track_caller]
-    fn step(&mut self) -> Result<()> {
-        Sgd::step(self)
-    }
-
-    fn zero_grad(&mut self) {
-        Sgd::zero_grad(self);
-    }
-
-    fn lr(&self) -> f64 {
-        Sgd::lr(self)
-    }
-
-    fn set_lr(&mut self, lr: f64) {
-        Sgd::set_lr(self, lr);
+        step.add(&grad, -self.lr)
     }
 }

@@ -1,0 +1,53 @@
+//! Adadelta.
+
+use super::adam::mean_square;
+use super::options::options;
+use super::{Algorithm, Hyperparameter, Optim, Step};
+use xla_core::Result;
+
+/// Adadelta (Zeiler, 2012, arXiv:1212.5701), as PyTorch's `Adadelta` computes it.
+///
+/// For each parameter `p` with gradient `g`:
+///
+/// ```text
+/// g ← g + weight_decay · p
+/// v ← ρ v + (1 - ρ) g²
+/// d = √(u + eps) / √(v + eps) · g
+/// u ← ρ u + (1 - ρ) d²
+/// p ← p - lr · d
+/// ```
+pub type Adadelta = Optim<AdadeltaOptions>;
+
+options! {
+    /// Options of [`Adadelta`].
+    AdadeltaOptions of Adadelta;
+    lr = 1.0;
+    /// How much of the mean squares is kept: 0.9 unless set.
+    rho: f64 = 0.9, UpTo1;
+    /// Added under the roots: 1e-6 unless set.
+    eps: f64 = 1e-6, NotNegative;
+    /// The factor of the penalty `weight_decay / 2 · |p|²`: 0 unless set.
+    weight_decay: f64 = 0.0, NotNegative;
+    /// Whether to ascend instead.
+    maximize: bool = false, Finite;
+}
+
+impl Algorithm for AdadeltaOptions {
+    const NAME: &'static str = "Adadelta::step";
+    const STATE: &'static [&'static str] = &["step", "square_avg", "acc_delta"];
+
+    fn hyperparameters(&mut self) -> Vec<Hyperparameter<'_>> {
+        self.list()
+    }
+
+    fn update(&self, step: &mut Step<'_>) -> Result<()> {
+        let grad = step.descent(self.maximize, self.weight_decay)?;
+        let square = mean_square(step, "square_avg", &grad, self.rho)?;
+        let eps = step.number(self.eps)?;
+        let moved = step.state("acc_delta", 0.0)?;
+        let scale = moved.add(&eps)?.sqrt()?.div(&square.add(&eps)?.sqrt()?)?;
+        let delta = scale.mul(&grad)?;
+        mean_square(step, "acc_delta", &delta, self.rho)?;
+        step.add(&delta, -self.lr)
+    }
+}

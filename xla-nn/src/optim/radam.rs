@@ -1,0 +1,77 @@
+//! RAdam.
+
+use super::adam::{decayed, moments};
+use super::options::options;
+use super::{Algorithm, Hyperparameter, Optim, Step};
+use xla_core::Result;
+
+/// Adam that corrects for the few gradients that its first denominators come from (Liu et al., 2020,
+/// arXiv:1908.03265), as PyTorch's `RAdam` computes it.
+///
+/// For each parameter `p` with gradient `g`, at its step `t`:
+///
+/// ```text
+/// g ← g + weight_decay · p, or p ← p - lr · weight_decay · p when decoupled
+/// m ← β₁ m + (1 - β₁) g
+/// v ← β₂ v + (1 - β₂) g²
+/// ρ = 2 / (1 - β₂) - 1
+/// ρₜ = ρ - 2 t β₂ᵗ / (1 - β₂ᵗ)
+/// r = √((ρₜ - 4) (ρₜ - 2) ρ / ((ρ - 4) (ρ - 2) ρₜ)) · √(1 - β₂ᵗ) / (√v + eps) if ρₜ > 5, else 1
+/// p ← p - lr / (1 - β₁ᵗ) · r m
+/// ```
+///
+/// The steps with `ρₜ` up to 5 are one program, those after them another.
+pub type RAdam = Optim<RAdamOptions>;
+
+options! {
+    /// Options of [`RAdam`].
+    RAdamOptions of RAdam;
+    lr = 1e-3;
+    /// How much of the mean gradient and of its mean square is kept: 0.9 and 0.999 unless set.
+    betas: (f64, f64) = (0.9, 0.999), Below1;
+    /// Added to the denominator: 1e-8 unless set.
+    eps: f64 = 1e-8, NotNegative;
+    /// The factor of the penalty `weight_decay / 2 · |p|²`: 0 unless set.
+    weight_decay: f64 = 0.0, NotNegative;
+    /// Whether weight decay shrinks the parameter itself.
+    decoupled_weight_decay: bool = false, Finite;
+    /// Whether to ascend instead.
+    maximize: bool = false, Finite;
+}
+
+impl Algorithm for RAdamOptions {
+    const NAME: &'static str = "RAdam::step";
+    const STATE: &'static [&'static str] = &["step", "exp_avg", "exp_avg_sq"];
+
+    fn hyperparameters(&mut self) -> Vec<Hyperparameter<'_>> {
+        self.list()
+    }
+
+    fn update(&self, step: &mut Step<'_>) -> Result<()> {
+        let grad = decayed(
+            step,
+            self.lr,
+            self.maximize,
+            self.weight_decay,
+            self.decoupled_weight_decay,
+        )?;
+        let (mean, square) = moments(step, &grad, self.betas)?;
+        let (t, (beta1, beta2)) = (step.count(), self.betas);
+        let rate = self.lr / (1.0 - beta1.powf(t));
+        let unbias = 1.0 - beta2.powf(t);
+        let longest = 2.0 / (1.0 - beta2) - 1.0;
+        let length = longest - 2.0 * t * beta2.powf(t) / unbias;
+        if length <= 5.0 {
+            return step.add(&mean, -rate);
+        }
+        let rectification = ((length - 4.0) * (length - 2.0) * longest
+            / ((longest - 4.0) * (longest - 2.0) * length))
+            .sqrt();
+        let eps = step.number(self.eps)?;
+        let deviation = square.sqrt()?.add(&eps)?;
+        step.add(
+            &mean.div(&deviation)?,
+            -rate * unbias.sqrt() * rectification,
+        )
+    }
+}
