@@ -256,19 +256,36 @@ impl Literal {
         }
         // Integers go through i64 so that large ones keep every bit; anything with a float side
         // goes through f64, which holds every f32, f16 and bf16 exactly.
-        let through_f64 = self.dtype.is_float() || dtype.is_float();
-        with_element!(self.dtype, From => with_element!(dtype, To => {
-            let from: &[From] = bytemuck::checked::try_cast_slice(self.bytes()).unwrap_or(&[]);
-            let convert = |v: &From| -> To {
-                if through_f64 { To::from_f64(v.to_f64()) } else { To::from_i64(v.to_i64()) }
+        let (from, to) = (self.dtype, dtype);
+        let wide = match from.is_float() || to.is_float() {
+            true => Wide::Float(
+                with_element!(from, T => read_f64::<T>),
+                with_element!(to, T => write_f64::<T>),
+            ),
+            false => Wide::Integer(
+                with_element!(from, T => read_i64::<T>),
+                with_element!(to, T => write_i64::<T>),
+            ),
+        };
+        let (source, target) = (BLOCK * from.size(), BLOCK * to.size());
+        let numel = self.shape.numel();
+        let memory = lines(numel * to.size(), |out| {
+            let convert = |(source, target): (&[u8], &mut [u8])| {
+                wide.convert(source, target, source.len() / from.size());
             };
-            let data: Vec<To> = if from.len() < PARALLEL {
-                from.iter().map(convert).collect()
+            if numel < PARALLEL {
+                let sources = self.bytes().chunks(source);
+                sources.zip(out.chunks_mut(target)).for_each(convert);
             } else {
-                from.par_iter().map(convert).collect()
-            };
-            Literal { dtype, shape: self.shape.clone(), memory: Arc::new(Elements(data)) }
-        }))
+                let sources = self.bytes().par_chunks(source);
+                sources.zip(out.par_chunks_mut(target)).for_each(convert);
+            }
+        });
+        Literal {
+            dtype,
+            shape: self.shape.clone(),
+            memory,
+        }
     }
 
     /// Smallest and largest element of an integer literal; `None` for other dtypes and empty ones.
@@ -290,6 +307,60 @@ impl Literal {
             return None;
         }
         with_element!(self.dtype, T => range::<T>(self))
+    }
+}
+
+/// Elements that are converted at a time, by way of a wide type. Without that step each pair of
+/// dtypes would be a function of its own.
+const BLOCK: usize = 512;
+
+/// How a block is converted: read as the wide type, and written from it.
+#[derive(Clone, Copy)]
+enum Wide {
+    Float(fn(&[u8], &mut [f64]), fn(&[f64], &mut [u8])),
+    Integer(fn(&[u8], &mut [i64]), fn(&[i64], &mut [u8])),
+}
+
+impl Wide {
+    fn convert(self, source: &[u8], target: &mut [u8], elements: usize) {
+        match self {
+            Wide::Float(read, write) => {
+                let mut wide = [0.0; BLOCK];
+                read(source, &mut wide[..elements]);
+                write(&wide[..elements], target);
+            }
+            Wide::Integer(read, write) => {
+                let mut wide = [0; BLOCK];
+                read(source, &mut wide[..elements]);
+                write(&wide[..elements], target);
+            }
+        }
+    }
+}
+
+fn read_f64<T: Element>(bytes: &[u8], wide: &mut [f64]) {
+    let elements: &[T] = bytemuck::checked::try_cast_slice(bytes).unwrap_or(&[]);
+    wide.iter_mut()
+        .zip(elements)
+        .for_each(|(w, e)| *w = e.to_f64());
+}
+
+fn read_i64<T: Element>(bytes: &[u8], wide: &mut [i64]) {
+    let elements: &[T] = bytemuck::checked::try_cast_slice(bytes).unwrap_or(&[]);
+    wide.iter_mut()
+        .zip(elements)
+        .for_each(|(w, e)| *w = e.to_i64());
+}
+
+fn write_f64<T: Element>(wide: &[f64], bytes: &mut [u8]) {
+    for (element, &w) in bytes.chunks_exact_mut(size_of::<T>()).zip(wide) {
+        element.copy_from_slice(bytemuck::bytes_of(&T::from_f64(w)));
+    }
+}
+
+fn write_i64<T: Element>(wide: &[i64], bytes: &mut [u8]) {
+    for (element, &w) in bytes.chunks_exact_mut(size_of::<T>()).zip(wide) {
+        element.copy_from_slice(bytemuck::bytes_of(&T::from_i64(w)));
     }
 }
 
