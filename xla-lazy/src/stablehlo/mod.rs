@@ -3,8 +3,10 @@
 
 mod func;
 mod shape_ops;
+mod window;
 
 pub use func::{Compare, Func, Reduction, Value};
+pub use window::ConvolutionWindow;
 
 use xla_core::{DType, Shape};
 

@@ -1,17 +1,41 @@
 //! What modules compute, as functions: PyTorch's `torch.nn.functional`.
+//!
+//! ```no_run
+//! use xla_lazy::Tensor;
+//! use xla_nn::functional::{self, ConvOptions, MaxPoolOptions};
+//! let images = Tensor::zeros([64, 1, 28, 28], ())?;
+//! let weight = Tensor::zeros([32, 1, 3, 3], ())?;
+//! let options = ConvOptions { padding: 1.into(), ..Default::default() };
+//! let features = functional::conv2d(&images, &weight, None, options)?;
+//! let pooled = functional::max_pool2d(&features, 2, MaxPoolOptions::default())?;
+//! assert_eq!(pooled.dims(), [64, 32, 14, 14]);
+//! # Ok::<(), xla_core::Error>(())
+//! ```
 
 mod attention;
+mod conv;
 mod linear;
 mod loss;
 mod norm;
+mod pool;
+mod window;
 
 pub use attention::{AttentionOptions, scaled_dot_product_attention};
+pub use conv::{
+    ConvOptions, ConvTransposeOptions, Padding, conv_transpose1d, conv_transpose2d,
+    conv_transpose3d, conv1d, conv2d, conv3d,
+};
 pub use linear::linear;
 pub use loss::{CrossEntropyOptions, NllLossOptions, Reduction, cross_entropy, nll_loss};
 pub use norm::{
     BatchNormOptions, InstanceNormOptions, batch_norm, group_norm, instance_norm, layer_norm,
     rms_norm,
 };
+pub use pool::{
+    MaxPoolOptions, max_pool1d, max_pool1d_with_indices, max_pool2d, max_pool2d_with_indices,
+    max_pool3d, max_pool3d_with_indices,
+};
+pub use window::PerAxis;
 
 use xla_core::{DType, Error, Result};
 use xla_lazy::Tensor;

@@ -1,0 +1,370 @@
+//! Pooling.
+
+use super::window::{LIMIT, PerAxis, Window, batched, covered};
+use std::panic::Location;
+use xla_core::{DType, Dims, Error, Result, Shape};
+use xla_lazy::stablehlo::{Compare, Func, Reduction, Value};
+use xla_lazy::{Derivative, Gradients, InputType, Operator, Saves, Tensor, Ty, record_op, ty};
+
+/// The arguments of [`max_pool2d`] and its siblings beside input and kernel size.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct MaxPoolOptions {
+    /// Distance between two windows; the kernel size where `None`.
+    pub stride: Option<PerAxis>,
+    /// Elements less than any other around the input, at most half of the kernel; 0.
+    pub padding: PerAxis,
+    /// Distance of the elements in a window; 1.
+    pub dilation: PerAxis,
+    /// Whether a last window may reach beyond the input.
+    pub ceil_mode: bool,
+}
+
+impl Default for MaxPoolOptions {
+    fn default() -> Self {
+        MaxPoolOptions {
+            stride: None,
+            padding: 0.into(),
+            dilation: 1.into(),
+            ceil_mode: false,
+        }
+    }
+}
+
+/// The windows of a pooling operator over the spatial axes of a batch, by PyTorch's rules.
+fn windows<const N: usize>(
+    op: &'static str,
+    input: &Tensor,
+    kernel: &PerAxis,
+    options: &MaxPoolOptions,
+) -> Result<Window> {
+    let kernel = kernel.resolve(op, "kernel_size", N, 1)?;
+    let stride = match &options.stride {
+        Some(stride) => stride.resolve(op, "stride", N, 1)?,
+        None => kernel.clone(),
+    };
+    let low = options.padding.resolve(op, "padding", N, 0)?;
+    let dilation = options.dilation.resolve(op, "dilation", N, 1)?;
+    let sizes = Dims::from(&input.dims()[input.rank() - N..]);
+    let mut output = Dims::new();
+    for i in 0..N {
+        let reach = covered(kernel[i], dilation[i]);
+        if low[i] > reach / 2 {
+            let expected = format!("at most half of the kernel's {reach} elements");
+            return Err(Error::argument(op, "padding", expected, low[i]));
+        }
+        let room = sizes[i].saturating_add(2 * low[i]);
+        if reach > room || room >= LIMIT {
+            let expected = format!(
+                "an input whose spatial axis {i}, padded by {}, holds a window of {reach} elements",
+                low[i]
+            );
+            return Err(Error::shape(op, expected, input.shape()));
+        }
+        let mut count = (room - reach) / stride[i] + 1;
+        // A window that begins beyond the input and the padding before it would see nothing.
+        let begins = count * stride[i];
+        if options.ceil_mode && begins < sizes[i] + low[i] && begins + reach > room {
+            count += 1;
+        }
+        output.push(count);
+    }
+    Ok(Window {
+        input: sizes,
+        output,
+        kernel,
+        stride,
+        low,
+        dilation,
+    })
+}
+
+/// The leading axes of `shape`, and these spatial ones.
+fn with_spatial(shape: &Shape, spatial: &[usize]) -> Shape {
+    let lead = shape.rank() - spatial.len();
+    let mut dims = Dims::from(&shape[..lead]);
+    dims.extend_from_slice(spatial);
+    Shape::from(dims)
+}
+
+/// The largest element of each window. Windows are products of intervals, so one axis is done after
+/// the other, the last first.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct MaxPool(Window);
+
+/// From `(x, g)`: each element of `g` at the place in `x` of its window's largest element. The
+/// adjoint of [`MaxPoolPick`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct MaxPoolPlace(Window);
+
+/// From `(x, h)`: what `h`, of `x`'s shape, holds at the place of each window's largest element.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct MaxPoolPick(Window);
+
+/// The place, in the flattened spatial axes, of each window's largest element.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct MaxPoolIndices(Window);
+
+/// The largest of the taps.
+fn largest(f: &mut Func, taps: &[Value]) -> Value {
+    let combine = |best: Value, &tap: &Value| f.binary("maximum", best, tap);
+    taps[1..].iter().fold(taps[0], combine)
+}
+
+impl Window {
+    /// What [`Window::taps`] gives for `x`, with the least value as padding.
+    fn max_taps(&self, f: &mut Func, x: Value, axis: usize) -> Vec<Value> {
+        let least = f.identity(Reduction::Max, x.dtype());
+        self.taps(f, x, least, axis)
+    }
+
+    /// Which tap holds the largest element of each window along one axis, `i32`: the first of equal
+    /// ones, the last NaN where there are any, never padding.
+    fn max_position(&self, f: &mut Func, taps: &[Value], axis: usize) -> Value {
+        let shape = taps[0].shape();
+        let mut best = taps[0];
+        let mut position = f.constant_int(DType::I32, shape, 0);
+        for (k, &tap) in taps.iter().enumerate().skip(1) {
+            let mut better = f.compare(Compare::Gt, tap, best);
+            if tap.dtype().is_float() {
+                let nan = f.compare(Compare::Ne, tap, tap);
+                better = f.binary("or", better, nan);
+            }
+            let here = f.constant_int(DType::I32, shape, k as i64);
+            position = f.select(better, here, position);
+            best = f.select(better, tap, best);
+        }
+        // Padding is found only before elements that are all as little as it is.
+        if self.low[axis] > 0 {
+            let first: Vec<i64> = (0..self.output[axis])
+                .map(|o| {
+                    let outside = self.low[axis].saturating_sub(o * self.stride[axis]);
+                    outside.div_ceil(self.dilation[axis]) as i64
+                })
+                .collect();
+            let first = f.constant_indices(&first);
+            let first = f.convert(first, DType::I32);
+            let at = self.place_of(position, axis);
+            let first = f.broadcast_in_dim(first, shape, &[at]);
+            position = f.binary("maximum", position, first);
+        }
+        position
+    }
+
+    /// The positions along each axis, that of the first axis first.
+    fn max_positions(&self, f: &mut Func, x: Value) -> Vec<Value> {
+        let mut x = x;
+        let mut all = Vec::new();
+        for axis in (0..self.axes()).rev() {
+            let taps = self.max_taps(f, x, axis);
+            all.insert(0, self.max_position(f, &taps, axis));
+            x = largest(f, &taps);
+        }
+        all
+    }
+
+    /// What `h` holds at these positions.
+    fn pick(&self, f: &mut Func, h: Value, positions: &[Value]) -> Value {
+        let mut h = h;
+        for axis in (0..self.axes()).rev() {
+            let zero = f.constant(h.dtype(), &Shape::scalar(), 0.0);
+            let taps = self.taps(f, h, zero, axis);
+            let mut picked = taps[0];
+            for (k, &tap) in taps.iter().enumerate().skip(1) {
+                let here = f.constant_int(DType::I32, tap.shape(), k as i64);
+                let here = f.compare(Compare::Eq, positions[axis], here);
+                picked = f.select(here, tap, picked);
+            }
+            h = picked;
+        }
+        h
+    }
+
+    /// `g` at these positions, zero elsewhere.
+    fn place(&self, f: &mut Func, g: Value, positions: &[Value]) -> Value {
+        let mut g = g;
+        for (axis, &position) in positions.iter().enumerate() {
+            let zero = f.constant(g.dtype(), g.shape(), 0.0);
+            let taps: Vec<Value> = (0..self.kernel[axis])
+                .map(|k| {
+                    let here = f.constant_int(DType::I32, g.shape(), k as i64);
+                    let here = f.compare(Compare::Eq, position, here);
+                    f.select(here, g, zero)
+                })
+                .collect();
+            g = self.untaps(f, &taps, axis).unwrap_or(g);
+        }
+        g
+    }
+}
+
+impl Operator for MaxPool {
+    const NAME: &'static str = "max_pool";
+    const DERIVATIVE: Derivative<Self> = Derivative::Rule {
+        saves: Saves::INPUTS,
+        rule: |op, vjp| {
+            let place = MaxPoolPlace(op.0.clone());
+            vjp.only(record_op(place, &[vjp.input(0)?.into(), vjp.grad().into()]))
+        },
+    };
+
+    fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
+        let x = inputs[0].tensor(Self::NAME)?;
+        Ok(ty(x.dtype(), &with_spatial(x.shape(), &self.0.output)))
+    }
+
+    fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
+        if out.shape().numel() == 0 {
+            return Ok(f.constant(out.dtype(), out.shape(), 0.0));
+        }
+        let axes = (0..self.0.axes()).rev();
+        Ok(axes.fold(inputs[0], |x, axis| {
+            let taps = self.0.max_taps(f, x, axis);
+            largest(f, &taps)
+        }))
+    }
+}
+
+impl Operator for MaxPoolPlace {
+    const NAME: &'static str = "max_pool_place";
+    const DERIVATIVE: Derivative<Self> = Derivative::Rule {
+        saves: Saves::NONE.and_input(0),
+        rule: |op, vjp| {
+            let pick = MaxPoolPick(op.0.clone());
+            let picked = record_op(pick, &[vjp.input(0)?.into(), vjp.grad().into()])?;
+            Ok(Gradients::from_iter([None, Some(picked)]))
+        },
+    };
+
+    fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
+        inputs[0].tensor(Self::NAME)
+    }
+
+    fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
+        if inputs[1].shape().numel() == 0 {
+            return Ok(f.constant(out.dtype(), out.shape(), 0.0));
+        }
+        let positions = self.0.max_positions(f, inputs[0]);
+        Ok(self.0.place(f, inputs[1], &positions))
+    }
+}
+
+impl Operator for MaxPoolPick {
+    const NAME: &'static str = "max_pool_pick";
+    const DERIVATIVE: Derivative<Self> = Derivative::Rule {
+        saves: Saves::NONE.and_input(0),
+        rule: |op, vjp| {
+            let place = MaxPoolPlace(op.0.clone());
+            let placed = record_op(place, &[vjp.input(0)?.into(), vjp.grad().into()])?;
+            Ok(Gradients::from_iter([None, Some(placed)]))
+        },
+    };
+
+    fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
+        let (x, h) = (inputs[0].tensor(Self::NAME)?, inputs[1].tensor(Self::NAME)?);
+        Ok(ty(h.dtype(), &with_spatial(x.shape(), &self.0.output)))
+    }
+
+    fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
+        if out.shape().numel() == 0 {
+            return Ok(f.constant(out.dtype(), out.shape(), 0.0));
+        }
+        let positions = self.0.max_positions(f, inputs[0]);
+        Ok(self.0.pick(f, inputs[1], &positions))
+    }
+}
+
+impl Operator for MaxPoolIndices {
+    const NAME: &'static str = "max_pool_indices";
+    const DERIVATIVE: Derivative<Self> = Derivative::NotDifferentiable;
+
+    fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
+        let x = inputs[0].tensor(Self::NAME)?;
+        Ok(ty(DType::I64, &with_spatial(x.shape(), &self.0.output)))
+    }
+
+    fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
+        if out.shape().numel() == 0 {
+            return Ok(f.constant(out.dtype(), out.shape(), 0.0));
+        }
+        let positions = self.0.max_positions(f, inputs[0]);
+        let flat: usize = self.0.input.iter().product();
+        let places = f.iota(DType::I64, &Shape::new(&[flat]), 0);
+        let places = f.reshape(places, &Shape::new(&self.0.input));
+        let lead = inputs[0].shape().rank() - self.0.axes();
+        let axes: Dims = (lead..inputs[0].shape().rank()).collect();
+        let places = f.broadcast_in_dim(places, inputs[0].shape(), &axes);
+        Ok(self.0.pick(f, places, &positions))
+    }
+}
+
+#[track_caller]
+fn max_pool<const N: usize>(
+    op: &'static str,
+    input: &Tensor,
+    kernel: &PerAxis,
+    options: &MaxPoolOptions,
+) -> Result<(Tensor, Window)> {
+    batched::<N>(op, input)?;
+    if input.dtype() == DType::Bool {
+        let expected = "an integer or floating-point dtype";
+        return Err(Error::dtype(op, expected, input.dtype()));
+    }
+    let window = windows::<N>(op, input, kernel, options)?;
+    let pooled = record_op(MaxPool(window.clone()), &[input.into()])?;
+    Ok((pooled, window))
+}
+
+macro_rules! max_pools {
+    ($($(#[$doc:meta])* $name:ident $with_indices:ident: $axes:literal;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// NaN where a window holds one; the gradient goes to the first of equal elements. As in
+        /// PyTorch, an input without the batch axis gives an output without it.
+        ///
+        /// # Errors
+        /// [`Error::ShapeMismatch`] for another rank or an input smaller than a window;
+        /// [`Error::Argument`] for a kernel, stride or dilation of 0, or a padding that is negative
+        /// or more than half of the kernel; [`Error::DTypeMismatch`] for `bool`.
+        #[track_caller]
+        pub fn $name(
+            input: &Tensor,
+            kernel_size: impl Into<PerAxis>,
+            options: MaxPoolOptions,
+        ) -> Result<Tensor> {
+            let here = Location::caller();
+            max_pool::<$axes>(stringify!($name), input, &kernel_size.into(), &options)
+                .map(|(pooled, _)| pooled)
+                .map_err(|e| e.at(here))
+        }
+
+        #[doc = concat!("[`", stringify!($name), "`] and, as `i64`, the places of the elements")]
+        /// taken, in the flattened spatial axes of the input.
+        ///
+        /// # Errors
+        #[doc = concat!("As [`", stringify!($name), "`].")]
+        #[track_caller]
+        pub fn $with_indices(
+            input: &Tensor,
+            kernel_size: impl Into<PerAxis>,
+            options: MaxPoolOptions,
+        ) -> Result<(Tensor, Tensor)> {
+            let here = Location::caller();
+            let (pooled, window) =
+                max_pool::<$axes>(stringify!($name), input, &kernel_size.into(), &options)
+                    .map_err(|e| e.at(here))?;
+            let indices = record_op(MaxPoolIndices(window), &[input.into()])?;
+            Ok((pooled, indices))
+        }
+    )*};
+}
+
+max_pools! {
+    /// The largest element of each window of `[batch, channels, length]`.
+    max_pool1d max_pool1d_with_indices: 1;
+
+    /// The largest element of each window of `[batch, channels, height, width]`.
+    max_pool2d max_pool2d_with_indices: 2;
+
+    /// The largest element of each window of `[batch, channels, depth, height, width]`.
+    max_pool3d max_pool3d_with_indices: 3;
+}
