@@ -494,6 +494,25 @@ impl Error {
         self
     }
 
+    /// The same error of another operator, where it names one: for an operator that is another one
+    /// and something more, as `add_` is `add`.
+    #[must_use]
+    pub fn named(mut self, name: &'static str) -> Self {
+        if let Error::Broadcast { op, .. }
+        | Error::ShapeMismatch { op, .. }
+        | Error::Axis { op, .. }
+        | Error::DTypeMismatch { op, .. }
+        | Error::DeviceMismatch { op, .. }
+        | Error::IndexOutOfRange { op, .. }
+        | Error::Argument { op, .. }
+        | Error::Autograd { op, .. }
+        | Error::ForeignTrace { op, .. } = &mut self
+        {
+            *op = name;
+        }
+        self
+    }
+
     /// The line of the call, where it is known.
     pub fn location(&self) -> Option<&'static Location<'static>> {
         let mut copy = self.clone();
@@ -546,6 +565,12 @@ mod tests {
             text.contains(&format!("error.rs:{}", here.line())),
             "{text}"
         );
+    }
+
+    #[test]
+    fn an_error_can_be_anothers() {
+        let error = Error::dtype("exp", "a float dtype", DType::I64).named("exp_");
+        assert_eq!(error.to_string(), "exp_: expected a float dtype, got i64");
     }
 
     #[test]

@@ -30,7 +30,7 @@ mod view;
 pub use gang::{Gang, Hash128, Proposal, Settlement};
 pub use grad::{BackwardOptions, GradHook, GradOptions, Gradients, Vjp, grad};
 pub use op::{Derivative, InputType, Number, OpEntry, Operand, Operator, Saves, entry, promote};
-pub use ops::{Generator, PadMode, manual_seed};
+pub use ops::{GeluApproximation, Generator, NanToNum, PadMode, RoundingMode, manual_seed};
 pub use sync::{SyncHandle, sync};
 pub use tensor::{Tensor, TensorOptions};
 pub use trace::{is_grad_enabled, no_grad, record, record_collective, record_op};

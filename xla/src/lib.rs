@@ -92,8 +92,8 @@ pub use xla_core::{DType, Device, Element, Error, Literal, Result, Shape, bf16, 
 pub use xla_dist as dist;
 pub use xla_launch::{Launcher, launch};
 pub use xla_lazy::{
-    BackwardOptions, Generator, GradOptions, PadMode, SyncHandle, Tensor, TensorOptions, grad,
-    manual_seed, no_grad, sync,
+    BackwardOptions, GeluApproximation, Generator, GradOptions, NanToNum, Number, Operand, PadMode,
+    RoundingMode, SyncHandle, Tensor, TensorOptions, grad, manual_seed, no_grad, sync,
 };
 pub use xla_nn as nn;
 pub use xla_nn::{data, optim};

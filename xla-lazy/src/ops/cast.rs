@@ -3,7 +3,7 @@
 use super::only;
 use crate::Tensor;
 use crate::op::{Derivative, InputType, Number, OpEntry, Operator, Saves};
-use crate::stablehlo::{Func, Value};
+use crate::stablehlo::{Compare, Func, Value};
 use crate::trace::{record, record_op};
 use crate::ty::{Ty, ty};
 use crate::view::{Strides, ViewRule};
@@ -26,7 +26,29 @@ impl Operator for Cast {
     }
 
     fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
-        Ok(f.convert(inputs[0], out.dtype()))
+        Ok(match inputs[0].dtype().is_float() {
+            true => from_float(f, inputs[0], out.dtype()),
+            false => f.convert(inputs[0], out.dtype()),
+        })
+    }
+}
+
+/// Floats to small and to unsigned integers go by way of `i64`, so that -1 becomes 255 and 300
+/// becomes 44 in a `u8`, as in PyTorch; the device's own conversion would stop at the limits.
+fn from_float(f: &mut Func, x: Value, dtype: DType) -> Value {
+    match dtype {
+        DType::U8 | DType::I8 | DType::U16 | DType::I16 | DType::U32 => {
+            let whole = f.convert(x, DType::I64);
+            f.convert(whole, dtype)
+        }
+        DType::U64 => {
+            let zero = f.constant(x.dtype(), x.shape(), 0.0);
+            let negative = f.compare(Compare::Lt, x, zero);
+            let whole = f.convert(x, DType::I64);
+            let (below, above) = (f.convert(whole, dtype), f.convert(x, dtype));
+            f.select(negative, below, above)
+        }
+        dtype => f.convert(x, dtype),
     }
 }
 
@@ -89,6 +111,9 @@ impl ViewRule for Detach {
 impl Tensor {
     /// The tensor with its elements converted: floats to integers truncate, anything to `bool` is
     /// whether it is not 0. A handle on this tensor when it has the dtype already.
+    ///
+    /// What an integer dtype cannot hold is taken modulo its size, as in PyTorch, where it fits 64
+    /// bits (32 for `i32`); beyond that it is the nearest number of `i64` or `i32`. NaN becomes 0.
     ///
     /// # Errors
     /// The error of this tensor's own program, if that failed.

@@ -1,27 +1,31 @@
 //! In-place methods: they make the tensor's storage the value of a newly recorded operator, so that
 //! every handle on it and every view of it sees the change.
 
+use super::{NanToNum, RoundingMode};
 use crate::Tensor;
 use crate::op::{Number, Operand};
 use crate::trace::no_grad;
 use std::panic::Location;
 use xla_core::{Error, Result};
 
+/// In-place forms, `x.f_(…)` from `x.f(…)`.
 macro_rules! in_place {
-    ($($(#[$doc:meta])* $method:ident $op:ident;)*) => {
+    ($($(#[$doc:meta])* $method:ident = $op:ident $(<$($life:lifetime),+>)? ($($argument:ident: $type:ty),*);)*) => {
         impl Tensor {$(
+            #[doc = concat!("[`Tensor::", stringify!($op), "`] in place.")]
             $(#[$doc])*
             ///
             /// Returns a handle on this tensor.
             ///
             /// # Errors
-            /// [`Error::Broadcast`], or [`Error::ShapeMismatch`] when the result would have another
-            /// shape; [`Error::DTypeMismatch`] when it cannot be kept in this tensor's dtype;
+            #[doc = concat!("As [`Tensor::", stringify!($op), "`];")]
+            /// [`Error::ShapeMismatch`] when the result would have another shape;
+            /// [`Error::DTypeMismatch`] when it cannot be kept in this tensor's dtype;
             /// [`Error::Autograd`] for a leaf that requires a gradient, outside
             /// [`crate::no_grad`].
             #[track_caller]
-            pub fn $method<'a>(&self, other: impl Into<Operand<'a>>) -> Result<Tensor> {
-                let value = self.$op(other)?;
+            pub fn $method $(<$($life),+>)? (&self, $($argument: $type),*) -> Result<Tensor> {
+                let value = self.$op($($argument),*).map_err(|e| e.named(stringify!($method)))?;
                 self.assign_result(stringify!($method), value)
             }
         )*}
@@ -30,13 +34,75 @@ macro_rules! in_place {
 
 in_place! {
     /// `x += other`.
-    add_ add;
+    add_ = add<'a>(other: impl Into<Operand<'a>>);
     /// `x -= other`.
-    sub_ sub;
+    sub_ = sub<'a>(other: impl Into<Operand<'a>>);
     /// `x *= other`.
-    mul_ mul;
+    mul_ = mul<'a>(other: impl Into<Operand<'a>>);
     /// `x /= other`.
-    div_ div;
+    div_ = div<'a>(other: impl Into<Operand<'a>>);
+    div_rounded_ = div_rounded<'a>(other: impl Into<Operand<'a>>, rounding_mode: RoundingMode);
+    floor_divide_ = floor_divide<'a>(other: impl Into<Operand<'a>>);
+    fmod_ = fmod<'a>(other: impl Into<Operand<'a>>);
+    remainder_ = remainder<'a>(other: impl Into<Operand<'a>>);
+    pow_ = pow<'a>(exponent: impl Into<Operand<'a>>);
+    atan2_ = atan2<'a>(other: impl Into<Operand<'a>>);
+    hypot_ = hypot<'a>(other: impl Into<Operand<'a>>);
+    /// `x += alpha * other`, with `alpha` as data.
+    add_scaled_ = add_scaled<'a>(other: impl Into<Operand<'a>>, alpha: impl Into<Number>);
+    /// `x -= alpha * other`, with `alpha` as data.
+    sub_scaled_ = sub_scaled<'a>(other: impl Into<Operand<'a>>, alpha: impl Into<Number>);
+    lerp_ = lerp<'a>(end: &Tensor, weight: impl Into<Operand<'a>>);
+    addcmul_ = addcmul(tensor1: &Tensor, tensor2: &Tensor, value: impl Into<Number>);
+    addcdiv_ = addcdiv(tensor1: &Tensor, tensor2: &Tensor, value: impl Into<Number>);
+    clamp_ = clamp<'a, 'b>(min: Option<impl Into<Operand<'a>>>, max: Option<impl Into<Operand<'b>>>);
+    clamp_min_ = clamp_min<'a>(min: impl Into<Operand<'a>>);
+    clamp_max_ = clamp_max<'a>(max: impl Into<Operand<'a>>);
+    nan_to_num_ = nan_to_num(options: NanToNum);
+    bitwise_and_ = bitwise_and<'a>(other: impl Into<Operand<'a>>);
+    bitwise_or_ = bitwise_or<'a>(other: impl Into<Operand<'a>>);
+    bitwise_xor_ = bitwise_xor<'a>(other: impl Into<Operand<'a>>);
+    bitwise_left_shift_ = bitwise_left_shift<'a>(other: impl Into<Operand<'a>>);
+    bitwise_right_shift_ = bitwise_right_shift<'a>(other: impl Into<Operand<'a>>);
+    bitwise_not_ = bitwise_not();
+    logical_not_ = logical_not();
+    neg_ = neg();
+    abs_ = abs();
+    sign_ = sign();
+    square_ = square();
+    sqrt_ = sqrt();
+    rsqrt_ = rsqrt();
+    reciprocal_ = reciprocal();
+    exp_ = exp();
+    exp2_ = exp2();
+    expm1_ = expm1();
+    log_ = log();
+    log2_ = log2();
+    log10_ = log10();
+    log1p_ = log1p();
+    sin_ = sin();
+    cos_ = cos();
+    tan_ = tan();
+    sinh_ = sinh();
+    cosh_ = cosh();
+    tanh_ = tanh();
+    asin_ = asin();
+    acos_ = acos();
+    atan_ = atan();
+    erf_ = erf();
+    erfc_ = erfc();
+    erfinv_ = erfinv();
+    floor_ = floor();
+    ceil_ = ceil();
+    round_ = round();
+    trunc_ = trunc();
+    frac_ = frac();
+    sigmoid_ = sigmoid();
+    relu_ = relu();
+    leaky_relu_ = leaky_relu(negative_slope: impl Into<Number>);
+    elu_ = elu(alpha: impl Into<Number>);
+    selu_ = selu();
+    hardtanh_ = hardtanh(min_val: impl Into<Number>, max_val: impl Into<Number>);
 }
 
 impl Tensor {
@@ -50,21 +116,11 @@ impl Tensor {
             return Err(Error::shape(op, expected, value.shape()).at(at));
         }
         if value.dtype().category() > self.dtype().category() {
-            let expected = format!("a result that {} can hold", self.dtype());
+            let expected = format!("a result type that can be cast to {}", self.dtype());
             return Err(Error::dtype(op, expected, value.dtype()).at(at));
         }
         let value = value.to_dtype(self.dtype())?;
         self.assign(op, value)
-    }
-
-    /// `x += alpha * other`, with `alpha` as data.
-    ///
-    /// # Errors
-    /// As [`Tensor::add_`].
-    #[track_caller]
-    pub fn add_scaled_(&self, other: &Tensor, alpha: impl Into<Number>) -> Result<Tensor> {
-        let value = self.add(&other.mul(alpha.into())?)?;
-        self.assign_result("add_scaled_", value)
     }
 
     /// Takes over the values of `other`, which is broadcast and converted.

@@ -1,6 +1,7 @@
 //! The operators. One file a family, one adjacent block an operator: its type and attributes, shape
 //! rule, lowering, derivative, and the [`crate::Tensor`] method that records it.
 
+mod activation;
 mod binary;
 mod cast;
 mod creation;
@@ -15,6 +16,8 @@ mod slice;
 mod softmax;
 mod unary;
 
+pub use activation::GeluApproximation;
+pub use binary::{NanToNum, RoundingMode};
 pub(crate) use cast::COPY;
 pub use random::{Generator, manual_seed};
 pub use slice::PadMode;
@@ -59,6 +62,20 @@ fn numeric(op: &'static str, inputs: &[InputType]) -> Result<Ty> {
         )),
         _ => Ok(input),
     }
+}
+
+/// The one tensor operand's type, which must be a floating-point one.
+fn floating(op: &'static str, inputs: &[InputType]) -> Result<Ty> {
+    let input = only(op, inputs)?;
+    match input.dtype().is_float() {
+        true => Ok(input),
+        false => Err(Error::dtype(op, "a floating-point dtype", input.dtype())),
+    }
+}
+
+/// `bool` in the operand's shape.
+fn boolean(op: &'static str, inputs: &[InputType]) -> Result<Ty> {
+    Ok(ty(DType::Bool, only(op, inputs)?.shape()))
 }
 
 fn only(op: &'static str, inputs: &[InputType]) -> Result<Ty> {
