@@ -6,6 +6,7 @@
 
 pub mod check;
 pub mod conformance;
+pub mod differences;
 pub mod fuzz;
 
 use std::process::{Command, ExitStatus, Stdio};

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+mod checkpoint;
 mod gang;
 mod grad;
 mod hash;
@@ -27,12 +28,20 @@ mod trace;
 mod ty;
 mod view;
 
+pub use checkpoint::checkpoint;
 pub use gang::{Gang, Hash128, Proposal, Settlement};
-pub use grad::{BackwardOptions, GradHook, GradOptions, Gradients, Vjp, grad};
+pub use grad::{
+    BackwardOptions, FunctionContext, GradHook, GradOptions, Gradients, HookHandle, Vjp, function,
+    grad,
+};
 pub use op::{Derivative, InputType, Number, OpEntry, Operand, Operator, Saves, entry, promote};
-pub use ops::{GeluApproximation, Generator, NanToNum, PadMode, RoundingMode, manual_seed};
+pub use ops::{
+    GeluApproximation, Generator, NanToNum, PadMode, RoundingMode, default_generator, manual_seed,
+};
 pub use sync::{SyncHandle, sync};
 pub use tensor::{Tensor, TensorOptions};
-pub use trace::{is_grad_enabled, no_grad, record, record_collective, record_op};
+pub use trace::{
+    enable_grad, is_grad_enabled, no_grad, record, record_collective, record_op, set_grad_enabled,
+};
 pub use ty::{TensorType, Ty, ty};
 pub use view::{Strides, ViewRule};

@@ -2,7 +2,7 @@
 
 use crate::grad::{GradNode, Leaf};
 use crate::sync::DeviceValue;
-use crate::trace::{Slot, Trace};
+use crate::trace::{Overwrite, Slot, Trace};
 use crate::ty::Ty;
 use std::cell::Cell as ThreadCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,8 +33,12 @@ pub(crate) struct Contents {
     pub(crate) value: Value,
     /// Raised by every in-place change.
     pub(crate) version: u64,
+    /// The latest of these changes.
+    pub(crate) changed: Option<Overwrite>,
     pub(crate) leaf: Option<Arc<Leaf>>,
     pub(crate) history: Option<History>,
+    /// Where the gradient is kept of a value that is no leaf, if it was asked to be.
+    pub(crate) retained: Option<Arc<Leaf>>,
     /// Smallest and largest element of an integer value that came from the host.
     pub(crate) range: Option<(i64, i64)>,
 }
@@ -65,8 +69,10 @@ impl Storage {
             contents: Mutex::new(Contents {
                 value,
                 version: 0,
+                changed: None,
                 leaf: None,
                 history: None,
+                retained: None,
                 range: None,
             }),
         }
@@ -81,8 +87,10 @@ impl Storage {
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
         contents.version = 0;
+        contents.changed = None;
         contents.leaf = None;
         contents.history = None;
+        contents.retained = None;
         contents.range = None;
     }
 

@@ -475,6 +475,28 @@ impl Tensor {
         Ok(self.clone())
     }
 
+    /// Ends the tensor's history: it becomes a leaf that requires no gradient.
+    ///
+    /// # Errors
+    /// [`Error::Autograd`] for a view.
+    #[track_caller]
+    pub fn detach_(&self) -> Result<Tensor> {
+        let at = Location::caller();
+        if self.view.is_some() {
+            return Err(Error::Autograd {
+                op: "detach_",
+                reason: "a view has the history of its base".into(),
+                advice: "use detach(), or call detach_() on the base",
+                at: at.into(),
+            });
+        }
+        if self.leaf().is_some() {
+            return self.requires_grad_(false);
+        }
+        trace::detach("detach_", &self.storage, at)?;
+        Ok(self.clone())
+    }
+
     pub(crate) fn leaf(&self) -> Option<Arc<Leaf>> {
         if self.view.is_some() {
             None

@@ -4,12 +4,13 @@
 //! writing through it records the operators that put the change back into its storage, so the base
 //! and all sibling views see it.
 
+use crate::grad::Leaf;
 use crate::op::{Number, OpEntry, Operand};
 use crate::trace::Slot;
 use crate::{Tensor, Ty};
 use smallvec::SmallVec;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use xla_core::{Result, Shape};
 
 /// Strides in elements, one an axis; a broadcast axis has 0.
@@ -44,6 +45,8 @@ pub(crate) struct View {
     /// lock of the trace.
     pub(crate) derived_from: AtomicU64,
     pub(crate) derived: AtomicU64,
+    /// Where the view's gradient is kept, if it was asked to be.
+    pub(crate) retained: OnceLock<Arc<Leaf>>,
 }
 
 impl View {
@@ -62,6 +65,7 @@ impl View {
             strides,
             derived_from: AtomicU64::new(Slot::NONE.bits()),
             derived: AtomicU64::new(Slot::NONE.bits()),
+            retained: OnceLock::new(),
         }
     }
 }

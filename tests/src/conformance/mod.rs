@@ -4,6 +4,7 @@
 mod case;
 mod ops;
 mod tensors;
+mod threefry;
 
 pub use case::{Case, Kwargs};
 pub use tensors::Tensors;
@@ -49,6 +50,8 @@ pub fn run(path: &Path, filter: Option<&str>) -> Result<Report, String> {
             .unwrap_or_default();
         if name == "cases.jsonl" {
             operators(&file, filter, &mut report)?;
+        } else if name.ends_with(".json") && threefry::is_one(&file)? {
+            threefry::run(&file, filter, &mut report)?;
         }
     }
     Ok(report)

@@ -1,18 +1,19 @@
 //! The part of the gradient graph that outlives its trace.
 
-use super::Leaf;
 use super::vjp::SavedInput;
+use super::{Function, Hooks, Leaf};
 use crate::Tensor;
 use crate::op::OpEntry;
 use crate::storage::{History, Storage, Value};
 use crate::sync::DeviceValue;
-use crate::trace::{self, Input, Recording, State, Trace, flag};
+use crate::trace::{self, Input, Overwrite, Recording, State, Trace, flag};
 use crate::ty::Ty;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use xla_core::{Error, Result};
 
 /// Where the gradient of an input goes.
 #[derive(Clone)]
@@ -30,39 +31,95 @@ pub(crate) struct GradNode {
     pub(super) location: &'static Location<'static>,
     pub(super) inputs: Vec<SavedInput>,
     pub(super) edges: Mutex<Vec<Option<Edge>>>,
-    output: Mutex<Option<SavedOutput>>,
-    /// The versions of the saved values at the time of the program, inputs first. A saved value
-    /// shares its storage with the user's handles, who may change it in place afterwards.
-    versions: Vec<u64>,
+    output: Mutex<Option<Tensor>>,
+    /// A saved value that had been changed in place when the program was cut.
+    overwritten: Option<Changed>,
+    watched: Vec<Watched>,
+    hooks: OnceLock<Arc<Hooks>>,
+    pub(super) function: Option<Arc<dyn Function>>,
 }
 
-/// The output of an operator whose derivative reads it.
-struct SavedOutput {
-    value: Tensor,
-    /// The storage that the user's handles share, once `value` has one of its own.
-    shown: Weak<Storage>,
+/// A saved value that was changed in place after the operator that reads it in its derivative.
+pub(super) struct Changed {
+    ty: Ty,
+    by: Option<Overwrite>,
+}
+
+impl Changed {
+    /// The error of a pass that comes to an operator which has saved this value.
+    pub(super) fn error(
+        &self,
+        op: &'static str,
+        saved_by: &'static OpEntry,
+        saved_at: &'static Location<'static>,
+        at: &'static Location<'static>,
+    ) -> Error {
+        let by = match self.by {
+            Some(Overwrite { op, location }) => format!(" by {op} at {location}"),
+            None => String::new(),
+        };
+        Error::Autograd {
+            op,
+            reason: format!(
+                "a tensor ({}) that the derivative of {} at {saved_at} reads was changed in place{by}",
+                self.ty, saved_by.name
+            ),
+            advice: "change a copy() of it, or change it after the backward pass",
+            at: at.into(),
+        }
+    }
+}
+
+/// A storage that shares its value with a saved one, or that the saved one shows a part of: the
+/// user's handles may change it in place.
+struct Watched {
+    storage: Weak<Storage>,
+    version: u64,
+    ty: Ty,
 }
 
 impl GradNode {
-    /// The first saved value that was changed in place since.
-    pub(super) fn changed(&self) -> Option<Ty> {
-        let output = self.output();
-        let shown = self.lock_output().as_ref().and_then(|o| o.shown.upgrade());
-        let shown = shown.map(Tensor::of).or_else(|| output.clone());
-        saved_tensors(&self.inputs, shown.as_ref())
-            .zip(&self.versions)
-            .find(|(tensor, version)| tensor.version() != **version)
-            .map(|(tensor, _)| tensor.ty())
+    /// A saved value that was changed in place.
+    pub(super) fn changed(&self) -> Option<Changed> {
+        if let Some(Changed { ty, by }) = self.overwritten {
+            return Some(Changed { ty, by });
+        }
+        self.watched.iter().find_map(|watched| {
+            let storage = watched.storage.upgrade()?;
+            let contents = storage.lock();
+            let (version, by) = (contents.version, contents.changed);
+            // The last handle may be this one, and a storage is not dropped while it is locked.
+            drop(contents);
+            (version != watched.version).then_some(Changed { ty: watched.ty, by })
+        })
     }
 
-    /// The saved values. For a pass that is itself recorded they are given back their history; it
-    /// is not kept with them, because an operator that saves its own output would then keep itself
+    /// What is called with the gradient of the output.
+    pub(crate) fn hooks(&self) -> Arc<Hooks> {
+        Arc::clone(self.hooks.get_or_init(Arc::default))
+    }
+
+    /// The gradient that flows on, after the hooks.
+    pub(super) fn hooked(
+        &self,
+        grad: Tensor,
+        op: &'static str,
+        at: &'static Location<'static>,
+    ) -> Result<Tensor> {
+        match self.hooks.get() {
+            Some(hooks) => hooks.apply(grad, op, at),
+            None => Ok(grad),
+        }
+    }
+
+    /// The saved values. For a pass that is itself recorded, and for a function that may record
+    /// operators on them, they are given back their history; it is not kept with them, because an operator that saves its own output would then keep itself
     /// alive for ever.
     pub(super) fn values(
         self: &Arc<Self>,
         edges: &[Option<Edge>],
     ) -> (Vec<SavedInput>, Option<Tensor>) {
-        let recorded = trace::is_grad_enabled();
+        let recorded = trace::is_grad_enabled() || self.function.is_some();
         let inputs = self
             .inputs
             .iter()
@@ -92,12 +149,12 @@ impl GradNode {
         (inputs.collect(), output)
     }
 
-    fn lock_output(&self) -> MutexGuard<'_, Option<SavedOutput>> {
+    fn lock_output(&self) -> MutexGuard<'_, Option<Tensor>> {
         self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn output(&self) -> Option<Tensor> {
-        self.lock_output().as_ref().map(|o| o.value.clone())
+        self.lock_output().clone()
     }
 
     /// Gives the saved output a storage of its own for the computed value. `storage`, whose history
@@ -106,20 +163,14 @@ impl GradNode {
     pub(crate) fn separate_output(
         &self,
         storage: &Arc<Storage>,
-        version: u64,
         value: &DeviceValue,
     ) -> Option<Tensor> {
         let mut output = self.lock_output();
         let output = output
             .as_mut()
-            .filter(|o| Arc::ptr_eq(&o.value.storage, storage))?;
-        output.shown = Arc::downgrade(storage);
+            .filter(|output| Arc::ptr_eq(&output.storage, storage))?;
         let own = Storage::new(self.ty, storage.device, Value::Ready(value.clone()));
-        own.lock().version = version;
-        Some(std::mem::replace(
-            &mut output.value,
-            Tensor::of(Arc::new(own)),
-        ))
+        Some(std::mem::replace(output, Tensor::of(Arc::new(own))))
     }
 
     pub(super) fn edges(&self) -> Vec<Option<Edge>> {
@@ -145,17 +196,6 @@ impl Drop for GradNode {
             }
         }
     }
-}
-
-fn saved_tensors<'a>(
-    inputs: &'a [SavedInput],
-    output: Option<&'a Tensor>,
-) -> impl Iterator<Item = &'a Tensor> {
-    let values = inputs.iter().filter_map(|input| match input {
-        SavedInput::Tensor { value, .. } => value.as_ref(),
-        SavedInput::Number(_) => None,
-    });
-    values.chain(output)
 }
 
 fn next_ids(count: usize) -> u64 {
@@ -202,21 +242,32 @@ pub(crate) fn freeze(trace: &Arc<Trace>, state: &mut State, live: &[u32]) {
         let (inputs, edges, output) =
             saved(trace, state, i, |j, recording| edge_of(recording, j, &made));
         let node = state.recording.nodes[i as usize];
-        let versions = saved_tensors(&inputs, output.as_ref())
-            .map(Tensor::version)
-            .collect();
+        let read = reads(&state.recording, i);
+        let watched = read.iter().filter_map(|&j| {
+            let shown = state.recording.shown(j) as usize;
+            let storage = state.recording.storages[shown].as_ref()?;
+            Some(Watched {
+                storage: Arc::downgrade(storage),
+                version: storage.lock().version,
+                ty: state.recording.nodes[j as usize].ty,
+            })
+        });
+        let hooks = OnceLock::new();
+        if let Some(registered) = state.recording.hooks.get(&i) {
+            let _ = hooks.set(Arc::clone(registered));
+        }
         let frozen = GradNode {
-            versions,
+            overwritten: changed(&state.recording, i),
+            watched: watched.collect(),
+            hooks,
+            function: state.recording.functions.get(&i).cloned(),
             id: base + u64::from(i),
             entry: node.entry,
             ty: node.ty,
             location: node.location,
             inputs,
             edges: Mutex::new(edges),
-            output: Mutex::new(output.map(|value| SavedOutput {
-                value,
-                shown: Weak::new(),
-            })),
+            output: Mutex::new(output),
         };
         made.insert(i, Arc::new(frozen));
     }
@@ -246,6 +297,50 @@ fn edge_of(recording: &Recording, node: u32, made: &HashMap<u32, Arc<GradNode>>)
         .then_some(Edge::History(History::Freed))
 }
 
+/// Which operands want a gradient.
+fn wanted(recording: &Recording, index: u32) -> SmallVec<[bool; 8]> {
+    let operands = recording.inputs(&recording.nodes[index as usize]);
+    operands
+        .map(|operand| match operand {
+            Input::Node(j) => recording.nodes[j as usize].has(flag::GRAD),
+            Input::Number(..) => false,
+        })
+        .collect()
+}
+
+/// The nodes whose values the derivative of a node reads.
+fn reads(recording: &Recording, index: u32) -> SmallVec<[u32; 4]> {
+    let node = &recording.nodes[index as usize];
+    let saves = node.entry.op.saves().unwrap_or(crate::Saves::NONE);
+    let wants = wanted(recording, index);
+    let operands = recording.inputs(node).enumerate();
+    let inputs = operands.filter_map(|(k, operand)| match operand {
+        Input::Node(j) if saves.reads_input(k, &wants) => Some(j),
+        _ => None,
+    });
+    inputs
+        .chain(saves.reads_output().then_some(index))
+        .collect()
+}
+
+/// A value that the derivative of a node reads and that was changed in place since.
+///
+/// What an in-place operator reads of its own target is the value before the change, which nobody
+/// else can change any more; operator and change are then of one line.
+pub(super) fn changed(recording: &Recording, index: u32) -> Option<Changed> {
+    if !recording.has_overwrites() {
+        return None;
+    }
+    let node = &recording.nodes[index as usize];
+    reads(recording, index).into_iter().find_map(|j| {
+        let by = recording.overwrite_of(j)?;
+        (by.location != node.location).then_some(Changed {
+            ty: recording.nodes[j as usize].ty,
+            by: Some(by),
+        })
+    })
+}
+
 /// The operands and the output of a node, as far as its derivative reads them.
 pub(super) fn saved<E>(
     trace: &Arc<Trace>,
@@ -258,13 +353,7 @@ pub(super) fn saved<E>(
     let operands: SmallVec<[Input; 8]> = state.recording.inputs(&node).collect();
     let mut inputs = Vec::with_capacity(operands.len());
     let mut edges = Vec::with_capacity(operands.len());
-    let wants: SmallVec<[bool; 8]> = operands
-        .iter()
-        .map(|operand| match operand {
-            Input::Node(j) => state.recording.nodes[*j as usize].has(flag::GRAD),
-            Input::Number(..) => false,
-        })
-        .collect();
+    let wants = wanted(&state.recording, index);
     for (k, operand) in operands.into_iter().enumerate() {
         match operand {
             Input::Node(j) => {

@@ -5,11 +5,17 @@
 //! tensor with unfinished history is still reachable is that history copied out into
 //! [`GradNode`]s, with the values that the derivatives read.
 
+mod function;
 mod history;
+mod hooks;
 mod pass;
 mod vjp;
 
+pub(crate) use function::{Flow, Function, apply};
+pub use function::{FunctionContext, function};
 pub(crate) use history::{GradNode, freeze};
+pub use hooks::HookHandle;
+pub(crate) use hooks::Hooks;
 pub use vjp::{Gradients, Vjp};
 
 use crate::Tensor;
@@ -34,6 +40,8 @@ pub trait GradHook: Send + Sync {
 pub(crate) struct Leaf {
     grad: Mutex<Option<Tensor>>,
     hook: Mutex<Option<Arc<dyn GradHook>>>,
+    hooks: Arc<Hooks>,
+    afterwards: hooks::Afterwards,
 }
 
 impl Leaf {
@@ -50,6 +58,17 @@ impl Leaf {
             std::mem::replace(&mut *slot, grad)
         };
         drop(old);
+    }
+
+    fn accumulate(&self, grad: &Tensor) -> Result<()> {
+        let sum = match self.get() {
+            Some(sum) => sum.add(grad)?,
+            // Others, as the caller, may hold the same tensor: what is done in place to one gradient
+            // must not reach theirs.
+            None => grad.copy()?,
+        };
+        self.set(Some(sum));
+        Ok(())
     }
 
     fn hook(&self) -> Option<Arc<dyn GradHook>> {
@@ -74,20 +93,25 @@ pub struct BackwardOptions {
 /// How [`grad`] runs.
 #[derive(Debug, Clone, Default)]
 pub struct GradOptions {
-    /// Gradients of the outputs; needed for outputs of more than one element.
+    /// Gradients of the outputs, one each; needed for outputs of more than one element.
     pub grad_outputs: Option<Vec<Tensor>>,
     /// Keeps the graph for another pass.
     pub retain_graph: bool,
     /// Records the pass itself, so that gradients can be differentiated again.
     pub create_graph: bool,
+    /// Whether the outputs may be independent of an input.
+    pub allow_unused: bool,
 }
 
 /// The gradients of `outputs`, summed, with respect to `inputs`, as `torch.autograd.grad`: nothing
-/// is accumulated into leaves. `None` for an input that the outputs do not depend on.
+/// is accumulated into leaves. `None`, where that is allowed, for an input that the outputs do not
+/// depend on.
 ///
 /// # Errors
-/// [`Error::Autograd`] when an output does not require a gradient, when the graph was freed, and for
-/// an input that is a view which no pending operator reads.
+/// [`Error::Autograd`] when an output or an input does not require a gradient, when the outputs do not
+/// depend on an input, when the graph was freed, when a value that a derivative reads was changed in
+/// place, and for an input that is a view which no pending operator reads. [`Error::Argument`] and
+/// [`Error::ShapeMismatch`] when `grad_outputs` do not fit the outputs.
 #[track_caller]
 pub fn grad(
     outputs: &[&Tensor],
@@ -96,6 +120,17 @@ pub fn grad(
 ) -> Result<Vec<Option<Tensor>>> {
     let location = Location::caller();
     let seeds = options.grad_outputs.as_deref().unwrap_or(&[]);
+    if options.grad_outputs.is_some() {
+        pass::check_count("grad", outputs.len(), seeds.len(), location)?;
+    }
+    if let Some(input) = inputs.iter().find(|input| !input.requires_grad()) {
+        return Err(Error::Autograd {
+            op: "grad",
+            reason: format!("an input ({}) does not require a gradient", input.ty()),
+            advice: "call requires_grad_(true) on it before the outputs are computed",
+            at: location.into(),
+        });
+    }
     let roots: Vec<_> = outputs
         .iter()
         .enumerate()
@@ -107,10 +142,7 @@ pub fn grad(
         let mut pass = start("grad", &roots, retain, target, location)?;
         pass.run()?;
         pass.check_views()?;
-        match pass.target {
-            Target::Inputs(_, found) => Ok(found),
-            Target::Leaves => Ok(Vec::new()),
-        }
+        pass.found(options.allow_unused)
     };
     if options.create_graph {
         run()
@@ -125,7 +157,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] for more than one element, [`Error::Autograd`] when it does not
-    /// require a gradient or its graph was freed by an earlier pass.
+    /// require a gradient, its graph was freed by an earlier pass, or a value that a derivative reads
+    /// was changed in place.
     #[track_caller]
     pub fn backward(&self) -> Result<()> {
         self.backward_with(BackwardOptions::default())
@@ -150,14 +183,14 @@ impl Tensor {
         }
     }
 
-    /// The accumulated gradient of a leaf.
+    /// The accumulated gradient of a leaf, or of a tensor that [`Tensor::retain_grad`] was called on.
     pub fn grad(&self) -> Option<Tensor> {
-        self.leaf()?.get()
+        self.leaf().or_else(|| self.retained())?.get()
     }
 
-    /// Replaces the accumulated gradient of a leaf; nothing happens on other tensors.
+    /// Replaces the accumulated gradient; nothing happens on tensors that have none to keep.
     pub fn set_grad(&self, grad: Option<Tensor>) {
-        if let Some(leaf) = self.leaf() {
+        if let Some(leaf) = self.leaf().or_else(|| self.retained()) {
             leaf.set(grad);
         }
     }
@@ -174,15 +207,17 @@ impl Tensor {
     /// [`Error::Autograd`] when the tensor is not a leaf that requires a gradient.
     #[track_caller]
     pub fn on_grad_ready(&self, hook: Arc<dyn GradHook>) -> Result<()> {
-        let Some(leaf) = self.leaf() else {
-            return Err(Error::Autograd {
-                op: "on_grad_ready",
-                reason: "the tensor is not a leaf that requires a gradient".into(),
-                advice: "call requires_grad_(true) first",
-                at: Location::caller().into(),
-            });
-        };
+        let leaf = self.leaf_for("on_grad_ready", Location::caller())?;
         *leaf.hook.lock().unwrap_or_else(PoisonError::into_inner) = Some(hook);
         Ok(())
+    }
+
+    fn leaf_for(&self, op: &'static str, at: &'static Location<'static>) -> Result<Arc<Leaf>> {
+        self.leaf().ok_or_else(|| Error::Autograd {
+            op,
+            reason: "the tensor is not a leaf that requires a gradient".into(),
+            advice: "call requires_grad_(true) first",
+            at: at.into(),
+        })
     }
 }

@@ -1,12 +1,14 @@
 //! One backward pass: gradients flow from the outputs to the leaves, latest operator first.
 
-use super::history::{Edge, GradNode, saved};
+use super::function::{Flow, Function};
+use super::history::{Edge, GradNode, changed, saved};
 use super::vjp::{Gradients, Vjp};
 use super::{GradHook, Leaf};
 use crate::Tensor;
 use crate::storage::{Contents, History, Value};
 use crate::trace::{self, Trace, flag, no_grad};
-use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::panic::Location;
 use std::sync::{Arc, PoisonError};
 use xla_core::{Error, Result};
@@ -23,10 +25,13 @@ pub(super) enum Target<'a> {
 pub(super) struct Pass<'a> {
     trace: Arc<Trace>,
     epoch: u64,
-    /// Gradients of nodes of the current trace, by index.
+    /// Gradients of nodes of the current trace, by index, up to the next to be visited.
     pending: Vec<Option<Tensor>>,
     /// Gradients of operators of earlier programs, latest first.
     frozen: BTreeMap<u64, (Arc<GradNode>, Tensor)>,
+    /// Gradients of leaves, in the order reached, and each leaf's position there by its address.
+    leaves: Vec<(Arc<Leaf>, Tensor)>,
+    leaf_positions: HashMap<usize, usize>,
     hooks: Vec<Arc<dyn GradHook>>,
     retain: bool,
     pub(super) target: Target<'a>,
@@ -45,6 +50,10 @@ impl Pass<'_> {
     }
 
     fn reach_node(&mut self, index: u32, grad: Tensor) -> Result<()> {
+        let needed = index as usize + 1;
+        if self.pending.len() < needed {
+            self.pending.resize(needed, None);
+        }
         let slot = &mut self.pending[index as usize];
         *slot = Some(match slot.take() {
             Some(sum) => sum.add(&grad)?,
@@ -66,25 +75,33 @@ impl Pass<'_> {
     }
 
     fn reach_leaf(&mut self, leaf: &Arc<Leaf>, grad: Tensor) -> Result<()> {
+        match self.leaf_positions.entry(Arc::as_ptr(leaf).addr()) {
+            Entry::Occupied(position) => {
+                let (_, sum) = &mut self.leaves[*position.get()];
+                *sum = sum.add(&grad)?;
+            }
+            Entry::Vacant(position) => {
+                position.insert(self.leaves.len());
+                self.leaves.push((Arc::clone(leaf), grad));
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands a leaf the sum of its gradients in this pass.
+    fn finish_leaf(&mut self, leaf: &Arc<Leaf>, grad: Tensor) -> Result<()> {
+        let grad = leaf.hooks.apply(grad, self.op, self.location)?;
         match &mut self.target {
             Target::Inputs(inputs, found) => {
                 for (input, slot) in inputs.iter().zip(found.iter_mut()) {
                     if input.leaf().is_some_and(|l| Arc::ptr_eq(&l, leaf)) {
-                        *slot = Some(match slot.take() {
-                            Some(sum) => sum.add(&grad)?,
-                            None => grad.clone(),
-                        });
+                        *slot = Some(grad.clone());
                     }
                 }
             }
             Target::Leaves => {
-                let sum = match leaf.get() {
-                    Some(sum) => sum.add(&grad)?,
-                    // Other leaves, or the caller, may hold the same tensor: what is done in place
-                    // to one gradient must not reach theirs.
-                    None => grad.copy()?,
-                };
-                leaf.set(Some(sum));
+                leaf.accumulate(&grad)?;
+                leaf.afterwards.run()?;
                 if let Some(hook) = leaf.hook()
                     && !self.hooks.iter().any(|h| Arc::ptr_eq(h, &hook))
                 {
@@ -103,6 +120,26 @@ impl Pass<'_> {
                     *slot = Some(grad.clone());
                 }
             }
+        }
+    }
+
+    /// Every input that was asked for has a gradient, or may have none.
+    pub(super) fn found(mut self, allow_unused: bool) -> Result<Vec<Option<Tensor>>> {
+        let Target::Inputs(inputs, found) = &mut self.target else {
+            return Ok(Vec::new());
+        };
+        let unused = inputs
+            .iter()
+            .zip(&*found)
+            .find(|(_, found)| found.is_none());
+        match unused {
+            Some((input, _)) if !allow_unused => Err(Error::Autograd {
+                op: self.op,
+                reason: format!("the outputs do not depend on an input ({})", input.ty()),
+                advice: "leave it out, or pass allow_unused: true to get None for it",
+                at: self.location.into(),
+            }),
+            _ => Ok(std::mem::take(found)),
         }
     }
 
@@ -145,13 +182,13 @@ impl Pass<'_> {
             return self.reach_history(&history, gradient);
         }
         // A view's node may be recorded only now, and belongs to the forward pass.
-        let seeded = trace::with_grad(|| {
+        let seeded = trace::enable_grad(|| {
             trace::with_node(self.op, root, self.location, |trace, state, index| {
                 (Arc::clone(trace), state.recording.epoch, index)
             })
         })?;
         let (trace, epoch, index) = seeded;
-        if self.pending.is_empty() {
+        if self.epoch == 0 {
             self.trace = trace;
             self.epoch = epoch;
         } else if !Arc::ptr_eq(&trace, &self.trace) || epoch != self.epoch {
@@ -160,20 +197,24 @@ impl Pass<'_> {
                 at: self.location.into(),
             });
         }
-        if self.pending.len() <= index as usize {
-            self.pending.resize(index as usize + 1, None);
-        }
         self.reach_node(index, gradient)
     }
 
     pub(super) fn run(&mut self) -> Result<()> {
-        for index in (0..self.pending.len() as u32).rev() {
-            if let Some(grad) = self.pending[index as usize].take() {
-                self.visit(index, grad)?;
+        loop {
+            // What a function records in the pass is visited before anything earlier.
+            while let Some(reached) = self.pending.pop() {
+                if let Some(grad) = reached {
+                    self.visit(self.pending.len() as u32, grad)?;
+                }
             }
-        }
-        while let Some((_, (node, grad))) = self.frozen.pop_last() {
+            let Some((_, (node, grad))) = self.frozen.pop_last() else {
+                break;
+            };
             self.visit_frozen(&node, grad)?;
+        }
+        for (leaf, grad) in std::mem::take(&mut self.leaves) {
+            self.finish_leaf(&leaf, grad)?;
         }
         for hook in std::mem::take(&mut self.hooks) {
             no_grad(|| hook.finished())?;
@@ -181,9 +222,14 @@ impl Pass<'_> {
         Ok(())
     }
 
-    fn visit(&mut self, index: u32, grad: Tensor) -> Result<()> {
+    fn visit(&mut self, index: u32, mut grad: Tensor) -> Result<()> {
         let trace = Arc::clone(&self.trace);
         let mut state = trace.lock();
+        if let Some(hooks) = state.recording.hooks.get(&index).cloned() {
+            drop(state);
+            grad = hooks.apply(grad, self.op, self.location)?;
+            state = trace.lock();
+        }
         if state.recording.epoch != self.epoch {
             return Err(Error::Autograd {
                 op: self.op,
@@ -215,6 +261,10 @@ impl Pass<'_> {
         if node.has(flag::FREED) {
             return Err(self.freed());
         }
+        if let Some(changed) = changed(&state.recording, index) {
+            return Err(changed.error(self.op, node.entry, node.location, self.location));
+        }
+        let function = state.recording.functions.get(&index).cloned();
         if !self.retain {
             state.recording.nodes[index as usize].flags |= flag::FREED;
         }
@@ -227,7 +277,9 @@ impl Pass<'_> {
             output: output.as_ref(),
             output_type: node.ty,
         };
-        let gradients = gradients_of(&vjp, node.location)?;
+        let Some(gradients) = self.flow(&vjp, function.as_deref(), node.location)? else {
+            return Ok(());
+        };
         for (edge, gradient) in edges.into_iter().zip(gradients) {
             if let (Some(j), Some(gradient)) = (edge, gradient) {
                 self.reach_node(j, gradient)?;
@@ -236,7 +288,29 @@ impl Pass<'_> {
         Ok(())
     }
 
+    /// The operands' gradients; `None` where the gradient flows on through something recorded now.
+    fn flow(
+        &mut self,
+        vjp: &Vjp<'_>,
+        function: Option<&dyn Function>,
+        location: &'static Location<'static>,
+    ) -> Result<Option<Gradients>> {
+        let Some(function) = function else {
+            return gradients_of(vjp, location).map(Some);
+        };
+        match function.backward(vjp).map_err(|e| e.at(location))? {
+            Flow::Inputs(gradients) => Ok(Some(gradients)),
+            Flow::Through(tensor) => {
+                if tensor.requires_grad() {
+                    self.seed(&tensor, vjp.grad().clone())?;
+                }
+                Ok(None)
+            }
+        }
+    }
+
     fn visit_frozen(&mut self, node: &Arc<GradNode>, grad: Tensor) -> Result<()> {
+        let grad = node.hooked(grad, self.op, self.location)?;
         self.note_input(
             |t| {
                 t.view.is_none()
@@ -253,15 +327,7 @@ impl Pass<'_> {
             return Err(self.freed());
         }
         if let Some(changed) = node.changed() {
-            return Err(Error::Autograd {
-                op: self.op,
-                reason: format!(
-                    "a tensor ({changed}) that the derivative of {} reads was changed in place after its program ran",
-                    node.entry.name
-                ),
-                advice: "change a copy() of it, or change it after the backward pass",
-                at: self.location.into(),
-            });
+            return Err(changed.error(self.op, node.entry, node.location, self.location));
         }
         let (inputs, output) = node.values(&edges);
         let vjp = Vjp {
@@ -271,7 +337,10 @@ impl Pass<'_> {
             output: output.as_ref(),
             output_type: node.ty,
         };
-        let gradients = gradients_of(&vjp, node.location)?;
+        let function = node.function.as_deref();
+        let Some(gradients) = self.flow(&vjp, function, node.location)? else {
+            return Ok(());
+        };
         for (edge, gradient) in edges.iter().zip(gradients) {
             match (edge, gradient) {
                 (Some(Edge::Leaf(leaf)), Some(gradient)) => self.reach_leaf(leaf, gradient)?,
@@ -295,6 +364,20 @@ fn gradients_of(vjp: &Vjp<'_>, location: &'static Location<'static>) -> Result<G
     })
 }
 
+/// An error unless there are as many gradients as outputs.
+pub(super) fn check_count(
+    op: &'static str,
+    outputs: usize,
+    gradients: usize,
+    at: &'static Location<'static>,
+) -> Result<()> {
+    if outputs == gradients {
+        return Ok(());
+    }
+    let expected = format!("{outputs} gradients, one an output");
+    Err(Error::argument(op, "grad_outputs", expected, gradients).at(at))
+}
+
 pub(super) fn start<'a>(
     op: &'static str,
     roots: &[(&Tensor, Option<&Tensor>)],
@@ -310,6 +393,8 @@ pub(super) fn start<'a>(
         epoch: 0,
         pending: Vec::new(),
         frozen: BTreeMap::new(),
+        leaves: Vec::new(),
+        leaf_positions: HashMap::new(),
         hooks: Vec::new(),
         retain,
         target,

@@ -72,6 +72,16 @@ impl Vjp<'_> {
         }
     }
 
+    /// The inputs from `first` on, all of them tensors.
+    ///
+    /// # Errors
+    /// As [`Vjp::input`].
+    pub(crate) fn tensors(&self, first: usize) -> Result<Vec<Tensor>> {
+        (first..self.len())
+            .map(|i| self.input(i).cloned())
+            .collect()
+    }
+
     /// The output.
     ///
     /// # Errors

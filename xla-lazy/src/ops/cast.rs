@@ -74,6 +74,39 @@ impl Operator for Copy {
     }
 }
 
+/// The new value of a tensor that was changed in place and keeps the history of its old one, the
+/// second operand: with gradients that flow on to it as they are, or as zeros.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Changed<const RECORDED: bool>;
+
+/// A change while gradients were not recorded.
+pub(crate) static CHANGED_UNRECORDED: OpEntry = OpEntry::of(&Changed::<false>);
+
+/// A recorded change to a value that no gradient flows to.
+pub(crate) static OVERWRITTEN: OpEntry = OpEntry::of(&Changed::<true>);
+
+impl<const RECORDED: bool> Operator for Changed<RECORDED> {
+    const NAME: &'static str = if RECORDED { "overwrite" } else { "change" };
+    const DERIVATIVE: Derivative<Self> = Derivative::Rule {
+        saves: Saves::NONE,
+        rule: |_, vjp| {
+            let old = match RECORDED {
+                true => vjp.zeros(1)?,
+                false => vjp.grad().clone(),
+            };
+            Ok(smallvec::smallvec![None, Some(old)])
+        },
+    };
+
+    fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
+        inputs[0].tensor(Self::NAME)
+    }
+
+    fn lower(&self, _: &mut Func, inputs: &[Value], _: Ty) -> Result<Value> {
+        Ok(inputs[0])
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Detach;
 

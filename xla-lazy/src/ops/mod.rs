@@ -18,8 +18,9 @@ mod unary;
 
 pub use activation::GeluApproximation;
 pub use binary::{NanToNum, RoundingMode};
-pub(crate) use cast::COPY;
-pub use random::{Generator, manual_seed};
+pub(crate) use cast::{CHANGED_UNRECORDED, COPY, OVERWRITTEN};
+pub(crate) use random::Snapshot;
+pub use random::{Generator, default_generator, manual_seed};
 pub use slice::PadMode;
 
 use crate::op::InputType;

@@ -335,7 +335,7 @@ fn fill(
                 storage.set_slot(Slot::NONE);
             }
             let shared = match &contents.history {
-                Some(History::Node(node)) => node.separate_output(storage, contents.version, value),
+                Some(History::Node(node)) => node.separate_output(storage, value),
                 _ => None,
             };
             // A handle is dropped only while its storage is not locked.

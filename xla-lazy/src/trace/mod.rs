@@ -8,13 +8,13 @@ mod record;
 mod recording;
 mod scope;
 
-pub(crate) use record::{rebind, record_at, record_on, with_node};
+pub(crate) use record::{detach, rebind, record_at, record_on, with_node};
 pub use record::{record, record_collective, record_op};
 pub(crate) use recording::{
-    Input, Node, NumberClass, Recording, Slot, flag, next_epoch, number_type,
+    Input, Node, NumberClass, Overwrite, Recording, Slot, flag, next_epoch, number_type,
 };
-pub use scope::{is_grad_enabled, no_grad};
-pub(crate) use scope::{recorded_by, with_grad};
+pub(crate) use scope::recorded_by;
+pub use scope::{enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
 
 use crate::hash::Hash128;
 use crate::op::{InputType, OpEntry, Operand, promote};
@@ -260,10 +260,9 @@ impl State {
         for number in &view.numbers {
             inputs.push(self.recording.numbers.push(DType::I64, *number));
         }
-        let flags = if wants_grad(&self.recording.nodes, from) {
-            flag::GRAD
-        } else {
-            0
+        let flags = match wants_grad(&self.recording.nodes, from) {
+            true => flag::VIEW | flag::GRAD,
+            false => flag::VIEW,
         };
         let node = self
             .recording

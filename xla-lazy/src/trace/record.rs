@@ -1,11 +1,11 @@
 //! Recording: from an operator called on tensors to a node of the right trace.
 
-use super::recording::{MAX_NODES, Slot, flag};
-use super::scope::recorder;
+use super::recording::{MAX_NODES, Overwrite, Slot, flag};
+use super::scope::{enable_grad, is_grad_enabled, no_grad, recorder};
 use super::{Blocked, State, Trace};
 use crate::gang::Gang;
 use crate::op::{OpEntry, Operand, Operator};
-use crate::storage::{Storage, Value, thread_token};
+use crate::storage::{History, Storage, Value, thread_token};
 use crate::sync;
 use crate::tensor::Tensor;
 use std::panic::Location;
@@ -174,14 +174,75 @@ fn flush_foreign(
 }
 
 /// Makes `target`'s storage the value of `value`, which has the same type.
+///
+/// A value with a history keeps one: without recording gradients the change leaves it as it is, and
+/// a new value that no gradient flows to ends it with zeros.
 pub(crate) fn rebind(
     op: &'static str,
     target: &Arc<Storage>,
     value: &Tensor,
     location: &'static Location<'static>,
 ) -> Result<()> {
+    let location = recorder(location);
+    let old = Tensor::of(Arc::clone(target));
+    let by = Some(Overwrite { op, location });
+    if old.leaf().is_some() || !old.requires_grad() {
+        return bind(op, target, &crate::ops::COPY, &[value.into()], by, location);
+    }
+    let operands = [value.into(), Operand::Tensor(&old)];
+    if !is_grad_enabled() {
+        let entry = &crate::ops::CHANGED_UNRECORDED;
+        enable_grad(|| bind(op, target, entry, &operands, by, location))
+    } else if value.requires_grad() {
+        bind(op, target, &crate::ops::COPY, &operands[..1], by, location)
+    } else {
+        bind(
+            op,
+            target,
+            &crate::ops::OVERWRITTEN,
+            &operands,
+            by,
+            location,
+        )
+    }
+}
+
+/// Ends the history of a storage's value.
+pub(crate) fn detach(
+    op: &'static str,
+    target: &Arc<Storage>,
+    location: &'static Location<'static>,
+) -> Result<()> {
+    let old = Tensor::of(Arc::clone(target));
+    let location = recorder(location);
+    no_grad(|| {
+        bind(
+            op,
+            target,
+            &crate::ops::COPY,
+            &[(&old).into()],
+            None,
+            location,
+        )
+    })
+}
+
+/// Makes `target`'s storage the value of an operator, whose result has its type. `by` says how the
+/// elements change, if they do.
+fn bind(
+    op: &'static str,
+    target: &Arc<Storage>,
+    entry: &'static OpEntry,
+    operands: &[Operand<'_>],
+    by: Option<Overwrite>,
+    location: &'static Location<'static>,
+) -> Result<()> {
     loop {
-        let trace = match value.storage.pending_in() {
+        let trace = match operands.first() {
+            Some(Operand::Tensor(value)) => value.storage.pending_in(),
+            _ => None,
+        };
+        let trace = match trace {
             Some(trace) if !trace.has_ended() => trace,
             _ => Trace::of_thread(target.device),
         };
@@ -191,14 +252,9 @@ pub(crate) fn rebind(
             flush_foreign(op, &other, location)?;
         }
         // Dropped after both locks are released: it holds handles.
-        let _history;
+        let history: Option<History>;
         let mut state = trace.lock();
-        let index = match state.append(
-            &trace,
-            &crate::ops::COPY,
-            &[Operand::Tensor(value)],
-            location,
-        ) {
+        let index = match state.append(&trace, entry, operands, location) {
             Ok(index) => index,
             Err(Blocked::Failed(error)) => return Err(error),
             Err(Blocked::Starting) => {
@@ -221,18 +277,35 @@ pub(crate) fn rebind(
             {
                 recording.storages[old as usize] = None;
             }
+            if let Some(by) = by {
+                recording.note_overwrite(old, by);
+            }
+            if let Some(hooks) = recording.hooks.get(&old) {
+                hooks.retain(None);
+            }
         }
         recording.storages[index as usize] = Some(Arc::clone(target));
         contents.value = Value::Pending(Arc::clone(&trace));
-        contents.version += 1;
+        if by.is_some() {
+            contents.version += 1;
+            contents.changed = by;
+        }
         contents.range = None;
-        _history = contents.history.take();
+        history = contents.history.take();
         target.set_slot(Slot::new(recording.epoch, index));
         target.set_owner(trace.owner());
         if let Some(leaf) = &contents.leaf {
             // A leaf written without recording stays a leaf.
             let leaf = Arc::clone(leaf);
             recording.note_autograd(index, Some(&leaf), None);
+        }
+        if let Some(retained) = &contents.retained {
+            // A gradient is kept of what the tensor is now.
+            if let Some(History::Node(node)) = &history {
+                node.hooks().retain(None);
+            }
+            let hooks = recording.hooks.entry(index).or_default();
+            hooks.retain(Some(Arc::clone(retained)));
         }
         return Ok(());
     }

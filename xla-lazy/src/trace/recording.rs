@@ -1,7 +1,7 @@
 //! What was recorded since the last sync: nodes with their operands, hashes and storages.
 
 use crate::gang::Gang;
-use crate::grad::Leaf;
+use crate::grad::{Function, Hooks, Leaf};
 use crate::hash::{self, Hash128};
 use crate::op::{InputType, Number, OpEntry, Operator};
 use crate::storage::{History, Storage};
@@ -56,6 +56,8 @@ pub(crate) mod flag {
     pub(crate) const PARAM: u8 = 8;
     /// A collective.
     pub(crate) const COLLECTIVE: u8 = 16;
+    /// What a view shows of its first operand, whose changes it shares.
+    pub(crate) const VIEW: u8 = 32;
 }
 
 /// One recorded operator.
@@ -81,6 +83,13 @@ pub(crate) struct Param {
     pub(crate) value: DeviceValue,
     /// The node that its storage was rebound to by an in-place operator.
     pub(crate) rebound: Option<u32>,
+}
+
+/// A change in place: by which operator, called where.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Overwrite {
+    pub(crate) op: &'static str,
+    pub(crate) location: &'static Location<'static>,
 }
 
 /// Which packed vector a number travels in.
@@ -173,6 +182,11 @@ pub(crate) struct Recording {
     pub(crate) numbers: Numbers,
     pub(crate) leaves: HashMap<u32, Arc<Leaf>>,
     pub(crate) histories: HashMap<u32, History>,
+    /// Nodes whose storage became the value of another node.
+    overwrites: HashMap<u32, Overwrite>,
+    pub(crate) hooks: HashMap<u32, Arc<Hooks>>,
+    /// Nodes with a derivative of their own instead of their operator's.
+    pub(crate) functions: HashMap<u32, Arc<dyn Function>>,
     pub(crate) gang: Option<Arc<dyn Gang>>,
 }
 
@@ -306,6 +320,31 @@ impl Recording {
         }
     }
 
+    /// The node whose value this one shows.
+    pub(crate) fn shown(&self, mut node: u32) -> u32 {
+        while let view = &self.nodes[node as usize]
+            && view.has(flag::VIEW)
+            && let Some(Input::Node(base)) = self.inputs(view).next()
+        {
+            node = base;
+        }
+        node
+    }
+
+    /// How the value of a node was changed in place afterwards.
+    pub(crate) fn overwrite_of(&self, node: u32) -> Option<Overwrite> {
+        self.overwrites.get(&self.shown(node)).copied()
+    }
+
+    /// Whether any value was changed in place.
+    pub(crate) fn has_overwrites(&self) -> bool {
+        !self.overwrites.is_empty()
+    }
+
+    pub(super) fn note_overwrite(&mut self, node: u32, by: Overwrite) {
+        self.overwrites.insert(node, by);
+    }
+
     pub(crate) fn param_of(&self, node: u32) -> Option<&Param> {
         let at = self.params.binary_search_by_key(&node, |p| p.node).ok()?;
         self.params.get(at)
@@ -339,6 +378,9 @@ impl Recording {
         self.numbers.i64.clear();
         self.leaves.clear();
         self.histories.clear();
+        self.overwrites.clear();
+        self.hooks.clear();
+        self.functions.clear();
         self.gang = None;
     }
 }

@@ -29,8 +29,9 @@ pub fn no_grad<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Runs `f` recording gradients, whatever [`no_grad`] it is called in.
-pub(crate) fn with_grad<T>(f: impl FnOnce() -> T) -> T {
+/// Runs `f` recording gradients, whatever [`no_grad`] it is called in, as PyTorch's
+/// `torch.enable_grad`.
+pub fn enable_grad<T>(f: impl FnOnce() -> T) -> T {
     struct Restore(u32);
     impl Drop for Restore {
         fn drop(&mut self) {
@@ -39,6 +40,14 @@ pub(crate) fn with_grad<T>(f: impl FnOnce() -> T) -> T {
     }
     let _restore = Restore(GRAD_DISABLED.replace(0));
     f()
+}
+
+/// Runs `f` recording gradients or not, as PyTorch's `torch.set_grad_enabled`.
+pub fn set_grad_enabled<T>(enabled: bool, f: impl FnOnce() -> T) -> T {
+    match enabled {
+        true => enable_grad(f),
+        false => no_grad(f),
+    }
 }
 
 /// The line that operators recorded now are said to come from, called at `location`.
