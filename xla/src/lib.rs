@@ -88,7 +88,10 @@
 //! `Operator` trait), `xla-runtime` speaks PJRT, and each can be used without the others above it.
 #![forbid(unsafe_code)]
 
-pub use xla_core::{DType, Device, Element, Error, Literal, Result, Shape, bf16, f16};
+pub use xla_core::{
+    Axes, DType, Device, Element, Error, IntoAxes, IntoDims, IntoShape, Literal, Result, Shape,
+    bf16, f16,
+};
 pub use xla_dist as dist;
 pub use xla_launch::{Launcher, launch};
 pub use xla_lazy::{

@@ -11,9 +11,11 @@ mod matmul;
 mod operators;
 mod random;
 mod reduce;
+mod scan;
 mod shape;
 mod slice;
 mod softmax;
+mod sort;
 mod unary;
 
 pub use activation::GeluApproximation;

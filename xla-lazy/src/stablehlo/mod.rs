@@ -3,6 +3,7 @@
 
 mod func;
 mod shape_ops;
+mod sort;
 mod window;
 
 pub use func::{Compare, Func, Reduction, Value};

@@ -18,6 +18,7 @@ mod linear;
 mod loss;
 mod norm;
 mod pool;
+mod similarity;
 mod window;
 
 pub use attention::{AttentionOptions, scaled_dot_product_attention};
@@ -35,6 +36,7 @@ pub use pool::{
     MaxPoolOptions, max_pool1d, max_pool1d_with_indices, max_pool2d, max_pool2d_with_indices,
     max_pool3d, max_pool3d_with_indices,
 };
+pub use similarity::{cosine_similarity, normalize};
 pub use window::PerAxis;
 
 use xla_core::{DType, Error, Result};

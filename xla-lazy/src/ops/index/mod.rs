@@ -67,6 +67,12 @@ fn add_where_taken<O: Operator>(vjp: &Vjp<'_>, add: O) -> Result<Gradients> {
     Ok(smallvec::smallvec![Some(record_op(add, &operands)?), None])
 }
 
+/// The derivative of an operator whose second operand says where along an axis of the first its
+/// elements come from.
+pub(super) fn add_along(vjp: &Vjp<'_>, axis: usize) -> Result<Gradients> {
+    add_where_taken(vjp, ScatterAdd { axis })
+}
+
 /// The derivative of an addition at places: the gradient as it is, and what it holds at the places.
 fn take_where_added<O: Operator>(vjp: &Vjp<'_>, select: O) -> Result<Gradients> {
     let part = record_op(select, &[vjp.grad().into(), vjp.operand(1)?])?;
