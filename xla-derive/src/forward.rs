@@ -2,7 +2,7 @@
 
 use crate::generics::is_parameter;
 use proc_macro2::TokenStream;
-use quote::{quote, quote_spanned};
+use quote::quote_spanned;
 use syn::{Data, DeriveInput, Error, Result, parse_quote};
 
 pub(crate) fn expand(input: &DeriveInput, nn: &TokenStream) -> Result<TokenStream> {
@@ -24,9 +24,8 @@ pub(crate) fn expand(input: &DeriveInput, nn: &TokenStream) -> Result<TokenStrea
     }
     let (generics, _, bounds) = generics.split_for_impl();
     // A type without a method of this name would find the trait's and call itself for ever. The
-    // lint sees it where the code's place is the user's.
-    let call = quote_spanned!(ident.span()=> Self::forward(self, input));
-    Ok(quote! {
+    // lint sees that in code whose place is the user's.
+    Ok(quote_spanned! {ident.span()=>
         #[automatically_derived]
         impl #generics #nn::Forward for #ident #arguments #bounds {
             #[track_caller]
@@ -35,7 +34,7 @@ pub(crate) fn expand(input: &DeriveInput, nn: &TokenStream) -> Result<TokenStrea
                 &self,
                 input: &#nn::__private::Tensor,
             ) -> #nn::__private::Result<#nn::__private::Tensor> {
-                #call
+                Self::forward(self, input)
             }
         }
     })

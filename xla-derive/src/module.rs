@@ -24,7 +24,7 @@ pub(crate) fn expand(input: &DeriveInput, nn: &TokenStream) -> Result<TokenStrea
         let (member, name) = named(field, position, &attributes);
         let ty = &field.ty;
         // At the field's type, where the compiler should say that it is neither module nor data.
-        let at = ty.span();
+        let at = Span::call_site().located_at(ty.span());
         if matches!(attributes.role, Role::Member | Role::Buffer { .. })
             && !names.insert(name.value())
         {

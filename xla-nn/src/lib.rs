@@ -25,7 +25,7 @@ pub mod optim;
 mod state;
 
 pub use ddp::DistributedDataParallel;
-pub use layers::{Flatten, Linear, Relu, Sequential};
+pub use layers::*;
 pub use module::{Buffer, Forward, IncompatibleKeys, Member, Module, Training, Visitor};
 pub use state::StateDict;
 pub use xla_derive::{Forward, Module};

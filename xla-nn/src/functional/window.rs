@@ -31,7 +31,7 @@ per_axis!(i32, i64, usize);
 
 impl PerAxis {
     /// The numbers for `axes` axes, each at least `least`.
-    pub(super) fn resolve(
+    pub(crate) fn resolve(
         &self,
         op: &'static str,
         argument: &'static str,

@@ -1,7 +1,8 @@
-//! The affine layer.
+//! Affine layers.
 
-use crate::{Forward, Module, init};
-use xla_core::{Error, Result};
+use super::builder::setters;
+use crate::{Forward, Module, functional, init};
+use xla_core::Result;
 use xla_lazy::{Tensor, TensorOptions};
 
 /// `x Wᵀ + b`, over the last axis of the input.
@@ -20,21 +21,20 @@ impl Linear {
     /// `()` for the replica's device and `f32`.
     ///
     /// # Errors
-    /// [`Error::DTypeMismatch`] for a dtype that is no float; what creating the tensors returns.
+    /// [`xla_core::Error::DTypeMismatch`] for a dtype that is no float; what creating the tensors
+    /// returns.
     #[track_caller]
     pub fn new(inputs: usize, outputs: usize, options: impl Into<TensorOptions>) -> Result<Self> {
-        let options = options.into();
-        let linear = Linear::without_bias(inputs, outputs, options)?;
-        let bound = if inputs == 0 {
-            0.0
-        } else {
-            1.0 / (inputs as f64).sqrt()
-        };
-        let bias = init::uniform([outputs], -bound, bound, options)?;
-        Ok(Linear {
-            bias: Some(bias.requires_grad_(true)?),
-            ..linear
-        })
+        Linear::builder(inputs, outputs).build(options)
+    }
+
+    /// What may differ from [`Linear::new`].
+    pub fn builder(inputs: usize, outputs: usize) -> LinearBuilder {
+        LinearBuilder {
+            inputs,
+            outputs,
+            bias: true,
+        }
     }
 
     /// As [`Linear::new`], without `b`.
@@ -47,11 +47,7 @@ impl Linear {
         outputs: usize,
         options: impl Into<TensorOptions>,
     ) -> Result<Self> {
-        let weight = init::kaiming_uniform([outputs, inputs], 5f64.sqrt(), options)?;
-        Ok(Linear {
-            weight: weight.requires_grad_(true)?,
-            bias: None,
-        })
+        Linear::builder(inputs, outputs).bias(false).build(options)
     }
 
     /// The weight, `[outputs, inputs]`.
@@ -67,22 +63,57 @@ impl Linear {
     /// From `[.., inputs]` to `[.., outputs]`.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] when the last axis is not `inputs` long.
+    /// [`xla_core::Error::ShapeMismatch`] when the last axis is not `inputs` long.
     #[track_caller]
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let inputs = self.weight.dims()[1];
-        if input.dims().last() != Some(&inputs) {
-            return Err(Error::shape(
-                "linear",
-                format!("an input of shape [.., {inputs}]"),
-                input.shape(),
-            )
-            .at(std::panic::Location::caller()));
-        }
-        let product = input.matmul(&self.weight.t()?)?;
-        match &self.bias {
-            Some(bias) => product.add(bias),
-            None => Ok(product),
-        }
+        functional::linear(input, &self.weight, self.bias.as_ref())
     }
+}
+
+/// Makes a [`Linear`].
+#[derive(Debug, Clone)]
+pub struct LinearBuilder {
+    inputs: usize,
+    outputs: usize,
+    bias: bool,
+}
+
+impl LinearBuilder {
+    setters! {
+        /// Whether `b` is added: true unless set.
+        bias: bool,
+    }
+
+    /// Draws the parameters.
+    ///
+    /// # Errors
+    /// As [`Linear::new`].
+    #[track_caller]
+    pub fn build(self, options: impl Into<TensorOptions>) -> Result<Linear> {
+        let options = options.into();
+        let weight = init::kaiming_uniform([self.outputs, self.inputs], 5f64.sqrt(), options)?;
+        let bias = match self.bias {
+            true => Some(fan_in_uniform([self.outputs], self.inputs, options)?),
+            false => None,
+        };
+        Ok(Linear {
+            weight: weight.requires_grad_(true)?,
+            bias,
+        })
+    }
+}
+
+/// A parameter drawn uniformly from `-1/sqrt(fan_in)..1/sqrt(fan_in)`, PyTorch's choice for most
+/// layers; 0 where nothing comes in.
+#[track_caller]
+pub(super) fn fan_in_uniform(
+    shape: impl xla_core::IntoShape,
+    fan_in: usize,
+    options: TensorOptions,
+) -> Result<Tensor> {
+    let bound = match fan_in {
+        0 => 0.0,
+        n => 1.0 / (n as f64).sqrt(),
+    };
+    init::uniform(shape, -bound, bound, options)?.requires_grad_(true)
 }

@@ -1,11 +1,32 @@
 //! Modules to build others from.
 
 mod activation;
+mod attention;
+mod builder;
+mod containers;
+mod conv;
+mod dropout;
+mod embedding;
 mod flatten;
 mod linear;
+mod norm;
+mod recurrent;
 mod sequential;
 
-pub use activation::Relu;
+pub use activation::{LogSoftmax, Relu, Sigmoid, Softmax, Tanh};
+pub use attention::{MultiheadAttention, MultiheadAttentionBuilder, MultiheadAttentionOptions};
+pub use containers::{ModuleDict, ModuleList};
+pub use conv::{
+    Conv, Conv1d, Conv2d, Conv3d, ConvBuilder, ConvTranspose, ConvTranspose1d, ConvTranspose2d,
+    ConvTranspose3d, ConvTransposeBuilder,
+};
+pub use dropout::{Dropout, Dropout2d};
+pub use embedding::{Embedding, EmbeddingBuilder};
 pub use flatten::Flatten;
-pub use linear::Linear;
+pub use linear::{Linear, LinearBuilder};
+pub use norm::{
+    BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormBuilder, GroupNorm,
+    GroupNormBuilder, LayerNorm, LayerNormBuilder, RmsNorm, RmsNormBuilder,
+};
+pub use recurrent::{Gru, GruCell, Lstm, LstmCell, RecurrentBuilder, Rnn, RnnCell};
 pub use sequential::Sequential;

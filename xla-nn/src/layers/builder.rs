@@ -1,0 +1,19 @@
+//! How layers take what has a default.
+//!
+//! A layer with parameters is made by `new` with PyTorch's defaults, and by `builder` otherwise:
+//! its parameters must not be drawn before everything about them is known. A layer without is
+//! its own builder.
+
+/// Methods that set the fields of a builder, by value.
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident: $ty:ty,)*) => {$(
+        $(#[$doc])*
+        #[must_use]
+        pub fn $name(mut self, $name: $ty) -> Self {
+            self.$name = $name;
+            self
+        }
+    )*};
+}
+
+pub(super) use setters;
