@@ -58,8 +58,11 @@ pub(super) fn summed(dtype: DType) -> DType {
     if dtype.is_float() { dtype } else { DType::I64 }
 }
 
+/// How many elements a reduction over these axes combines; no more than there are numbers where the
+/// lengths of an empty tensor multiply to more.
 fn count(shape: &Shape, axes: &[usize]) -> usize {
-    axes.iter().map(|&a| shape[a]).product()
+    axes.iter()
+        .fold(1, |count: usize, &axis| count.saturating_mul(shape[axis]))
 }
 
 pub(super) fn not_empty(op: &'static str, shape: &Shape, axes: &[usize]) -> Result<()> {
