@@ -23,6 +23,7 @@ mod layers;
 mod module;
 pub mod optim;
 mod state;
+pub mod utils;
 
 pub use ddp::DistributedDataParallel;
 pub use layers::*;

@@ -14,6 +14,7 @@
 
 mod attention;
 mod conv;
+mod dropout;
 mod linear;
 mod loss;
 mod norm;
@@ -26,6 +27,7 @@ pub use conv::{
     ConvOptions, ConvTransposeOptions, Padding, conv_transpose1d, conv_transpose2d,
     conv_transpose3d, conv1d, conv2d, conv3d,
 };
+pub use dropout::{alpha_dropout, dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout};
 pub use linear::linear;
 pub use loss::{CrossEntropyOptions, NllLossOptions, Reduction, cross_entropy, nll_loss};
 pub use norm::{
@@ -43,7 +45,7 @@ use xla_core::{DType, Error, Result};
 use xla_lazy::Tensor;
 
 /// The dtype that sums over many elements are kept in: half precision is added up in `f32`.
-fn accumulator(dtype: DType) -> DType {
+pub(crate) fn accumulator(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,
         other => other,

@@ -83,6 +83,53 @@ impl Operator for Normal {
     }
 }
 
+/// Normal numbers within bounds; after the state come mean, standard deviation and the bounds.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct TruncNormal {
+    dtype: DType,
+    shape: Shape,
+}
+
+impl Operator for TruncNormal {
+    const NAME: &'static str = "trunc_normal";
+    const DERIVATIVE: Derivative<Self> = Derivative::NotDifferentiable;
+
+    fn infer(&self, _: &[InputType]) -> Result<Ty> {
+        float_only(Self::NAME, self.dtype)?;
+        Ok(ty(self.dtype, &self.shape))
+    }
+
+    /// The inverse of the distribution, at uniform numbers between its values at the bounds.
+    fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
+        let dtype = wide(out.dtype());
+        let u = uniform(f, inputs[0], out.shape().numel(), dtype);
+        let mut operands = [u; 4];
+        for (operand, &input) in operands.iter_mut().zip(&inputs[1..]) {
+            *operand = flat(f, input, dtype, out.shape())?;
+        }
+        let [mean, std, low, high] = operands;
+        let root = f.constant(dtype, u.shape(), std::f64::consts::SQRT_2);
+        let scale = f.binary("multiply", std, root);
+        let at = |f: &mut Func, bound: Value| {
+            let distance = f.binary("subtract", bound, mean);
+            let scaled = f.binary("divide", distance, scale);
+            f.chlo_unary("erf", scaled)
+        };
+        let (first, last) = (at(f, low), at(f, high));
+        let range = f.binary("subtract", last, first);
+        let point = f.binary("multiply", u, range);
+        let point = f.binary("add", first, point);
+        let inverse = f.chlo_unary("erf_inv", point);
+        let scaled = f.binary("multiply", inverse, scale);
+        let value = f.binary("add", scaled, mean);
+        // Where the tail is thinner than rounding the inverse is infinite.
+        let value = f.binary("maximum", value, low);
+        let value = f.binary("minimum", value, high);
+        let value = f.convert(value, out.dtype());
+        Ok(f.reshape(value, out.shape()))
+    }
+}
+
 /// Exponential numbers of the rate after the state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Exponential {
@@ -265,6 +312,32 @@ impl Generator {
         let shape = shape.into_shape("randn").map_err(|e| e.at(at))?;
         let count = shape.numel();
         self.draw(Normal { dtype, shape }, count, &[], at)
+    }
+
+    /// Numbers of the normal distribution of this mean and standard deviation restricted to the bounds
+    /// after them; all four are data.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a standard deviation that is not above 0 and for bounds in the wrong order
+    /// or not finite; otherwise as [`Generator::rand`].
+    #[track_caller]
+    pub fn trunc_normal(
+        &self,
+        [mean, std, low, high]: [Number; 4],
+        shape: impl IntoShape,
+        dtype: DType,
+    ) -> Result<Tensor> {
+        const OP: &str = "trunc_normal";
+        let at = Location::caller();
+        let shape = shape.into_shape(OP).map_err(|e| e.at(at))?;
+        within(OP, "mean", mean, f64::MIN, f64::MAX).map_err(|e| e.at(at))?;
+        within(OP, "std", std, f64::MIN_POSITIVE, f64::MAX).map_err(|e| e.at(at))?;
+        within(OP, "a", low, f64::MIN, f64::MAX).map_err(|e| e.at(at))?;
+        within(OP, "b", high, low.to_f64(), f64::MAX).map_err(|e| e.at(at))?;
+        let count = shape.numel();
+        let float = |n: Number| Operand::Number(Number::Float(n.to_f64()));
+        let operands = [mean, std, low, high].map(float);
+        self.draw(TruncNormal { dtype, shape }, count, &operands, at)
     }
 
     /// Numbers of the exponential distribution `rate exp(-rate x)`; the rate is data.
