@@ -92,7 +92,7 @@ fn nan_and_infinity() -> Result<()> {
             Tensor::relu as fn(&Tensor) -> Result<Tensor>,
             [nan, inf, 0.0, 0.0, 0.0],
         ),
-        ("sign", Tensor::sign, [nan, 1.0, -1.0, 0.0, -1.0]),
+        ("sign", Tensor::sign, [0.0, 1.0, -1.0, 0.0, -1.0]),
         ("abs", Tensor::abs, [nan, inf, inf, 0.0, 1.0]),
         ("log", Tensor::log, [nan, inf, nan, -inf, nan]),
         ("sqrt", Tensor::sqrt, [nan, inf, nan, 0.0, nan]),

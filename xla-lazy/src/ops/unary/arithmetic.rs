@@ -2,6 +2,16 @@
 
 use super::*;
 use crate::stablehlo::Compare;
+use crate::ty::ty;
+
+/// Powers of truth values are numbers.
+fn squared(op: &'static str, inputs: &[InputType]) -> Result<Ty> {
+    let input = only(op, inputs)?;
+    match input.dtype() {
+        DType::Bool => Ok(ty(DType::I64, input.shape())),
+        _ => Ok(input),
+    }
+}
 
 unary! {
     /// `-x`.
@@ -14,18 +24,30 @@ unary! {
     |f, x, _| if x.dtype().is_signed() { f.unary("abs", x) } else { x },
     from_input!(|g, x| g.mul(&x.sign()?));
 
-    /// -1, 0 or 1; NaN stays NaN.
-    Sign sign: numeric,
-    |f, x, _| if x.dtype().is_signed() { f.unary("sign", x) } else {
+    /// -1, 0 or 1; 0 for NaN, as in PyTorch.
+    Sign sign: only,
+    |f, x, out| {
+        if x.dtype() == DType::Bool {
+            return x;
+        }
         let zero = f.constant(x.dtype(), x.shape(), 0.0);
-        let positive = f.compare(Compare::Ne, x, zero);
-        f.convert(positive, x.dtype())
+        let above = f.compare(Compare::Gt, x, zero);
+        let above = f.convert(above, out.dtype());
+        if !x.dtype().is_signed() {
+            return above;
+        }
+        let below = f.compare(Compare::Lt, x, zero);
+        let below = f.convert(below, out.dtype());
+        f.binary("subtract", above, below)
     },
     Derivative::Zero;
 
-    /// `x * x`.
-    Square square: numeric,
-    |f, x, _| f.binary("multiply", x, x),
+    /// `x * x`; `bool` becomes `i64`.
+    Square square: squared,
+    |f, x, out| {
+        let x = f.convert(x, out.dtype());
+        f.binary("multiply", x, x)
+    },
     from_input!(|g, x| g.mul(x)?.mul(2));
 }
 
