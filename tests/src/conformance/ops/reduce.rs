@@ -15,12 +15,17 @@ fn keepdim(kwargs: &Kwargs) -> Result<bool> {
     kwargs.bool_or("keepdim", false)
 }
 
-/// The input as the `dtype` that the call computes in.
-fn input(inputs: &[Tensor], kwargs: &Kwargs) -> Result<Tensor> {
-    match kwargs.dtype_or_none("dtype")? {
-        Some(dtype) => inputs[0].to_dtype(dtype),
-        None => Ok(inputs[0].clone()),
-    }
+/// A call with PyTorch's `dtype`, which it computes in and returns: sums and products of narrow
+/// integers, which are wide here, are the same after a cast.
+fn typed(
+    inputs: &[Tensor],
+    kwargs: &Kwargs,
+    call: impl FnOnce(&Tensor) -> Result<Tensor>,
+) -> Result<Vec<Tensor>> {
+    one(match kwargs.dtype_or_none("dtype")? {
+        Some(dtype) => call(&inputs[0].to_dtype(dtype)?)?.to_dtype(dtype),
+        None => call(&inputs[0]),
+    })
 }
 
 fn correction(kwargs: &Kwargs) -> Result<f64> {
@@ -79,7 +84,7 @@ pub(super) fn find(name: &str) -> Option<Call> {
             ))
         },
         "count_nonzero" => |x, k| one(x[0].count_nonzero(axes(k)?)),
-        "log_softmax" => |x, k| one(input(x, k)?.log_softmax(k.i64("dim")?)),
+        "log_softmax" => |x, k| typed(x, k, |x| x.log_softmax(k.i64("dim")?)),
         "logsumexp" => |x, k| one(x[0].logsumexp(axes(k)?, keepdim(k)?)),
         "max" => |x, k| {
             extreme(
@@ -90,7 +95,7 @@ pub(super) fn find(name: &str) -> Option<Call> {
                 |a, b| a.maximum(b),
             )
         },
-        "mean" => |x, k| one(input(x, k)?.mean(axes(k)?, keepdim(k)?)),
+        "mean" => |x, k| typed(x, k, |x| x.mean(axes(k)?, keepdim(k)?)),
         "min" => |x, k| {
             extreme(
                 x,
@@ -100,9 +105,9 @@ pub(super) fn find(name: &str) -> Option<Call> {
                 |a, b| a.minimum(b),
             )
         },
-        "nanmean" => |x, k| one(input(x, k)?.nanmean(axes(k)?, keepdim(k)?)),
-        "nansum" => |x, k| one(input(x, k)?.nansum(axes(k)?, keepdim(k)?)),
-        "norm" => |x, k| one(input(x, k)?.norm(order(k, "p")?, axes(k)?, keepdim(k)?)),
+        "nanmean" => |x, k| typed(x, k, |x| x.nanmean(axes(k)?, keepdim(k)?)),
+        "nansum" => |x, k| typed(x, k, |x| x.nansum(axes(k)?, keepdim(k)?)),
+        "norm" => |x, k| typed(x, k, |x| x.norm(order(k, "p")?, axes(k)?, keepdim(k)?)),
         "normalize" => |x, k| {
             let dims = k.ints_or_none("dim")?.unwrap_or_else(|| vec![1]);
             let eps = k.f64_or("eps", 1e-12)?;
@@ -113,14 +118,14 @@ pub(super) fn find(name: &str) -> Option<Call> {
                 eps,
             ))
         },
-        "prod" => |x, k| one(input(x, k)?.prod(axes(k)?, keepdim(k)?)),
-        "softmax" => |x, k| one(input(x, k)?.softmax(k.i64("dim")?)),
+        "prod" => |x, k| typed(x, k, |x| x.prod(axes(k)?, keepdim(k)?)),
+        "softmax" => |x, k| typed(x, k, |x| x.softmax(k.i64("dim")?)),
         "std" => |x, k| one(x[0].std(axes(k)?, correction(k)?, keepdim(k)?)),
         "std_mean" => |x, k| pair(x[0].std_mean(axes(k)?, correction(k)?, keepdim(k)?)),
-        "sum" => |x, k| one(input(x, k)?.sum(axes(k)?, keepdim(k)?)),
+        "sum" => |x, k| typed(x, k, |x| x.sum(axes(k)?, keepdim(k)?)),
         "var" => |x, k| one(x[0].var(axes(k)?, correction(k)?, keepdim(k)?)),
         "var_mean" => |x, k| pair(x[0].var_mean(axes(k)?, correction(k)?, keepdim(k)?)),
-        "vector_norm" => |x, k| one(input(x, k)?.norm(order(k, "ord")?, axes(k)?, keepdim(k)?)),
+        "vector_norm" => |x, k| typed(x, k, |x| x.norm(order(k, "ord")?, axes(k)?, keepdim(k)?)),
         _ => return None,
     })
 }

@@ -1,7 +1,8 @@
 //! Reductions over axes.
 //!
 //! Where a method takes axes, `()` and an empty list both mean all of them, as in PyTorch. PyTorch's
-//! `dtype` argument is [`Tensor::to_dtype`] before the reduction: `x.to_dtype(d)?.sum(1, false)`.
+//! `dtype` argument is [`Tensor::to_dtype`] before the reduction, `x.to_dtype(d)?.sum(1, false)`; for an
+//! integer dtype narrower than `i64`, also after it.
 
 mod extreme;
 mod moments;
