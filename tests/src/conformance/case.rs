@@ -147,6 +147,34 @@ impl Kwargs {
         Self::needed(name, self.ints_or_none(name)?)
     }
 
+    /// A list of integers or nulls, or one of either as a list of one.
+    ///
+    /// # Errors
+    /// An argument of another type, or none.
+    pub fn optional_ints(&self, name: &'static str) -> Result<Vec<Option<i64>>> {
+        let one = |value: &Value| match value {
+            Value::Null => Some(None),
+            other => other.as_i64().map(Some),
+        };
+        let list = self.read(name, |value| match value {
+            Value::Array(items) => items.iter().map(one).collect(),
+            other => one(other).map(|i| vec![i]),
+        })?;
+        Self::needed(name, list)
+    }
+
+    /// A list of numbers, or one number as a list of one.
+    ///
+    /// # Errors
+    /// An argument of another type, or none.
+    pub fn floats(&self, name: &'static str) -> Result<Vec<f64>> {
+        let list = self.read(name, |value| match value {
+            Value::Array(items) => items.iter().map(Value::as_f64).collect(),
+            other => other.as_f64().map(|f| vec![f]),
+        })?;
+        Self::needed(name, list)
+    }
+
     /// A dtype by PyTorch's name, if given.
     ///
     /// # Errors

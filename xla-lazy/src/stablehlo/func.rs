@@ -304,6 +304,17 @@ impl Func {
         )
     }
 
+    /// A constant rank-1 array of numbers, each rounded to the dtype.
+    pub fn constant_list(&mut self, dtype: DType, values: &[f64]) -> Value {
+        let out = ty(dtype, &Shape::new(&[values.len()]));
+        let list = join(values.iter().map(|&value| number_text(dtype, value)));
+        self.emit(
+            format_args!("stablehlo.constant dense<[{list}]>"),
+            text_of(out),
+            out,
+        )
+    }
+
     /// Operands converted to one dtype and broadcast to one shape.
     pub fn align(&mut self, inputs: &[Value], dtype: DType, shape: &Shape) -> Result<Vec<Value>> {
         inputs

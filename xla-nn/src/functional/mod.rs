@@ -15,10 +15,14 @@
 mod attention;
 mod conv;
 mod dropout;
+mod fold;
+mod interpolate;
 mod linear;
 mod loss;
 mod norm;
+mod pixel;
 mod pool;
+mod resample;
 mod similarity;
 mod window;
 
@@ -28,15 +32,22 @@ pub use conv::{
     conv_transpose3d, conv1d, conv2d, conv3d,
 };
 pub use dropout::{alpha_dropout, dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout};
+pub use fold::{FoldOptions, fold, unfold};
+pub use interpolate::{InterpolateMode, InterpolateOptions, Target, interpolate};
 pub use linear::linear;
 pub use loss::{CrossEntropyOptions, NllLossOptions, Reduction, cross_entropy, nll_loss};
 pub use norm::{
     BatchNormOptions, InstanceNormOptions, batch_norm, group_norm, instance_norm, layer_norm,
     rms_norm,
 };
+pub use pixel::{pixel_shuffle, pixel_unshuffle};
 pub use pool::{
-    MaxPoolOptions, max_pool1d, max_pool1d_with_indices, max_pool2d, max_pool2d_with_indices,
-    max_pool3d, max_pool3d_with_indices,
+    AvgPoolOptions, MaxPoolOptions, OutputSize, adaptive_avg_pool1d, adaptive_avg_pool2d,
+    adaptive_avg_pool3d, adaptive_max_pool1d, adaptive_max_pool1d_with_indices,
+    adaptive_max_pool2d, adaptive_max_pool2d_with_indices, adaptive_max_pool3d,
+    adaptive_max_pool3d_with_indices, avg_pool1d, avg_pool2d, avg_pool3d, max_pool1d,
+    max_pool1d_with_indices, max_pool2d, max_pool2d_with_indices, max_pool3d,
+    max_pool3d_with_indices,
 };
 pub use similarity::{cosine_similarity, normalize};
 pub use window::PerAxis;

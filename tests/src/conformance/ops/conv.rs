@@ -2,7 +2,7 @@
 
 use super::{Call, one};
 use crate::conformance::Kwargs;
-use xla::nn::functional::{self, ConvOptions, ConvTransposeOptions, Padding, PerAxis};
+use xla::nn::functional::{self, ConvOptions, ConvTransposeOptions, FoldOptions, Padding, PerAxis};
 use xla::{Result, Tensor};
 
 /// One number or one an axis; `default` where the argument is absent.
@@ -32,6 +32,14 @@ fn conv_transpose(k: &Kwargs) -> Result<ConvTransposeOptions> {
         output_padding: per_axis(k, "output_padding", 0)?,
         groups: k.i64_or("groups", 1)? as usize,
         dilation: per_axis(k, "dilation", 1)?,
+    })
+}
+
+fn fold(k: &Kwargs) -> Result<FoldOptions> {
+    Ok(FoldOptions {
+        dilation: per_axis(k, "dilation", 1)?,
+        padding: per_axis(k, "padding", 0)?,
+        stride: per_axis(k, "stride", 1)?,
     })
 }
 
@@ -66,6 +74,20 @@ pub(super) fn find(name: &str) -> Option<Call> {
                 &x[1],
                 bias(x),
                 conv_transpose(k)?,
+            ))
+        },
+        "col2im" | "fold" => |x, k| {
+            let (size, kernel) = (k.ints("output_size")?, k.ints("kernel_size")?);
+            one(functional::fold(&x[0], size, kernel, fold(k)?))
+        },
+        "im2col" | "nn_unfold" => {
+            |x, k| one(functional::unfold(&x[0], k.ints("kernel_size")?, fold(k)?))
+        }
+        "pixel_shuffle" => |x, k| one(functional::pixel_shuffle(&x[0], k.usize("upscale_factor")?)),
+        "pixel_unshuffle" => |x, k| {
+            one(functional::pixel_unshuffle(
+                &x[0],
+                k.usize("downscale_factor")?,
             ))
         },
         _ => return None,

@@ -1,6 +1,7 @@
-//! Pooling.
+//! Max pooling.
 
-use super::window::{LIMIT, PerAxis, Window, batched, covered};
+use super::{PoolOptions, windows, with_spatial};
+use crate::functional::window::{PerAxis, Window, batched};
 use std::panic::Location;
 use xla_core::{DType, Dims, Error, Result, Shape};
 use xla_lazy::stablehlo::{Compare, Func, Reduction, Value};
@@ -30,62 +31,6 @@ impl Default for MaxPoolOptions {
     }
 }
 
-/// The windows of a pooling operator over the spatial axes of a batch, by PyTorch's rules.
-fn windows<const N: usize>(
-    op: &'static str,
-    input: &Tensor,
-    kernel: &PerAxis,
-    options: &MaxPoolOptions,
-) -> Result<Window> {
-    let kernel = kernel.resolve(op, "kernel_size", N, 1)?;
-    let stride = match &options.stride {
-        Some(stride) => stride.resolve(op, "stride", N, 1)?,
-        None => kernel.clone(),
-    };
-    let low = options.padding.resolve(op, "padding", N, 0)?;
-    let dilation = options.dilation.resolve(op, "dilation", N, 1)?;
-    let sizes = Dims::from(&input.dims()[input.rank() - N..]);
-    let mut output = Dims::new();
-    for i in 0..N {
-        let reach = covered(kernel[i], dilation[i]);
-        if low[i] > reach / 2 {
-            let expected = format!("at most half of the kernel's {reach} elements");
-            return Err(Error::argument(op, "padding", expected, low[i]));
-        }
-        let room = sizes[i].saturating_add(2 * low[i]);
-        if reach > room || room >= LIMIT {
-            let expected = format!(
-                "an input whose spatial axis {i}, padded by {}, holds a window of {reach} elements",
-                low[i]
-            );
-            return Err(Error::shape(op, expected, input.shape()));
-        }
-        let mut count = (room - reach) / stride[i] + 1;
-        // A window that begins beyond the input and the padding before it would see nothing.
-        let begins = count * stride[i];
-        if options.ceil_mode && begins < sizes[i] + low[i] && begins + reach > room {
-            count += 1;
-        }
-        output.push(count);
-    }
-    Ok(Window {
-        input: sizes,
-        output,
-        kernel,
-        stride,
-        low,
-        dilation,
-    })
-}
-
-/// The leading axes of `shape`, and these spatial ones.
-fn with_spatial(shape: &Shape, spatial: &[usize]) -> Shape {
-    let lead = shape.rank() - spatial.len();
-    let mut dims = Dims::from(&shape[..lead]);
-    dims.extend_from_slice(spatial);
-    Shape::from(dims)
-}
-
 /// The largest element of each window. Windows are products of intervals, so one axis is done after
 /// the other, the last first.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -98,7 +43,7 @@ struct MaxPoolPlace(Window);
 
 /// From `(x, h)`: what `h`, of `x`'s shape, holds at the place of each window's largest element.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct MaxPoolPick(Window);
+pub(super) struct MaxPoolPick(pub(super) Window);
 
 /// The place, in the flattened spatial axes, of each window's largest element.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -298,7 +243,7 @@ impl Operator for MaxPoolIndices {
 }
 
 #[track_caller]
-fn max_pool<const N: usize>(
+pub(super) fn max_pool<const N: usize>(
     op: &'static str,
     input: &Tensor,
     kernel: &PerAxis,
@@ -309,7 +254,13 @@ fn max_pool<const N: usize>(
         let expected = "an integer or floating-point dtype";
         return Err(Error::dtype(op, expected, input.dtype()));
     }
-    let window = windows::<N>(op, input, kernel, options)?;
+    let pool = PoolOptions {
+        stride: options.stride.as_ref(),
+        padding: &options.padding,
+        dilation: &options.dilation,
+        ceil_mode: options.ceil_mode,
+    };
+    let window = windows::<N>(op, input, kernel, pool)?;
     let pooled = record_op(MaxPool(window.clone()), &[input.into()])?;
     Ok((pooled, window))
 }
