@@ -14,7 +14,7 @@ const DEMO_DEVICES: &str = "4";
 /// What to measure, and for how long.
 #[derive(Args)]
 pub(crate) struct Bench {
-    /// Workload, for example chain-2000
+    /// Workload: chain-N, such as chain-2000, mlp, cnn, gpt or first
     work: String,
     /// Timed steps
     #[arg(long)]

@@ -5,6 +5,7 @@ mod case;
 mod ops;
 mod tensors;
 mod threefry;
+mod train;
 
 pub use case::{Case, Kwargs};
 pub use tensors::Tensors;
@@ -37,7 +38,8 @@ impl Report {
 }
 
 /// Runs everything under `path` whose id contains `filter`: operator cases (`cases.jsonl` beside
-/// `tensors.safetensors`), and whatever lies in folders below.
+/// `tensors.safetensors`), training runs (`NAME.json` beside `NAME.safetensors`), and whatever lies
+/// in folders below.
 ///
 /// # Errors
 /// A file that cannot be read or has another form.
@@ -52,6 +54,8 @@ pub fn run(path: &Path, filter: Option<&str>) -> Result<Report, String> {
             operators(&file, filter, &mut report)?;
         } else if name.ends_with(".json") && threefry::is_one(&file)? {
             threefry::run(&file, filter, &mut report)?;
+        } else if name.ends_with(".json") && file.with_extension("safetensors").is_file() {
+            train::train(&file, filter, &mut report)?;
         }
     }
     Ok(report)

@@ -23,6 +23,17 @@ impl Tensors {
         Ok(Tensors { name, bytes })
     }
 
+    /// What follows a prefix in the names that have it.
+    ///
+    /// # Errors
+    /// None for a file that could be opened.
+    pub fn names(&self, prefix: &str) -> Result<Vec<String>, String> {
+        let file =
+            SafeTensors::deserialize(&self.bytes).map_err(|e| format!("{}: {e}", self.name))?;
+        let rest = |name: &str| name.strip_prefix(prefix).map(str::to_owned);
+        Ok(file.names().into_iter().filter_map(rest).collect())
+    }
+
     /// The tensor of this name, on the device.
     ///
     /// # Errors
