@@ -301,44 +301,70 @@ impl Tensor {
     /// Smallest and largest element, where they are known because the value came from the host and
     /// was only viewed or widened since.
     pub fn index_range(&self) -> Option<(i64, i64)> {
+        let contents = self.storage.lock();
+        let range = contents.range?;
+        if self.shows_every_element() {
+            return Some(range);
+        }
+        // A part need not hold the extremes of the whole.
+        let Value::Ready(value) = &contents.value else {
+            return None;
+        };
+        let value = value.clone();
+        drop(contents);
+        let whole = value.to_literal().ok()?.cast(DType::I64);
+        self.view.as_ref()?.range_in(whole.as_slice().ok()?)
+    }
+
+    /// Whether no view in the chain leaves elements out.
+    fn shows_every_element(&self) -> bool {
         let total = self.storage.ty.shape().numel();
         let mut view = self.view.as_deref();
         while let Some(step) = view {
-            // A part need not hold the extremes of the whole.
             if step.ty.shape().numel() != total {
-                return None;
+                return false;
             }
             view = step.parent.as_deref();
         }
-        self.storage.lock().range
+        true
     }
 
     /// An error if an index that came from the host is outside `-size..size` (or `0..size` where
-    /// negative ones have no meaning).
+    /// negative ones have no meaning); otherwise whether all are known to be within.
     pub(crate) fn check_indices(
         &self,
         op: &'static str,
         axis: usize,
         size: usize,
         negative: bool,
-    ) -> Result<()> {
-        let Some((low, high)) = self.index_range() else {
-            return Ok(());
-        };
+    ) -> Result<bool> {
         let limit = i64::try_from(size).unwrap_or(i64::MAX);
         let floor = if negative { -limit } else { 0 };
-        let index = match (low < floor, high >= limit) {
-            (true, _) => low,
-            (_, true) => high,
-            _ => return Ok(()),
+        let outside = |(low, high): (i64, i64)| match (low < floor, high >= limit) {
+            (true, _) => Some(low),
+            (_, true) => Some(high),
+            _ => None,
         };
-        Err(Error::IndexOutOfRange {
-            op,
-            index,
-            axis,
-            size,
-            at: Site::NONE,
-        })
+        let Some(whole) = self.storage.lock().range else {
+            return Ok(false);
+        };
+        // Where the whole is within, so is any part of it.
+        if self.numel() == 0 || outside(whole).is_none() {
+            return Ok(true);
+        }
+        let Some(range) = self.index_range() else {
+            return Ok(false);
+        };
+        match outside(range) {
+            None => Ok(true),
+            Some(index) => Err(Error::IndexOutOfRange {
+                op,
+                index,
+                axis,
+                size,
+                at: Site::NONE,
+            }),
+        }
     }
 
     /// The values on the host. Executes what is pending, once, and waits for this tensor only.
@@ -516,7 +542,9 @@ impl Tensor {
     #[track_caller]
     pub(crate) fn assign(&self, op: &'static str, value: Tensor) -> Result<Tensor> {
         let location = Location::caller();
-        if trace::is_grad_enabled() && self.storage.lock().leaf.is_some() {
+        // What autograd does not see is no change to it.
+        let detached = self.view.as_deref().is_some_and(|v| !differentiable(v));
+        if trace::is_grad_enabled() && !detached && self.storage.lock().leaf.is_some() {
             return Err(Error::Autograd {
                 op,
                 reason: "a leaf that requires a gradient is changed in place".into(),
@@ -525,7 +553,12 @@ impl Tensor {
             });
         }
         let whole = self.write_back(value).map_err(|e| e.at(location))?;
-        trace::rebind(op, &self.storage, &whole, location)?;
+        let rebind = || trace::rebind(op, &self.storage, &whole, location);
+        if detached {
+            trace::no_grad(rebind)?;
+        } else {
+            rebind()?;
+        }
         Ok(self.clone())
     }
 }

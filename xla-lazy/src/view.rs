@@ -32,6 +32,13 @@ pub trait ViewRule: Send + Sync {
     /// The result's strides, from the input's. `None` where elements in this order would not lie
     /// at constant strides, so that PyTorch would copy.
     fn strides(&self, input: &Shape, strides: &[i64], output: &Shape) -> Option<Strides>;
+
+    /// How far the first element lies behind the input's first, in elements of the storage, given
+    /// the input's strides.
+    fn offset(&self, strides: &[i64], numbers: &[Number]) -> i64 {
+        let _ = (strides, numbers);
+        0
+    }
 }
 
 /// One step of a view chain, from the storage outwards.
@@ -41,6 +48,8 @@ pub(crate) struct View {
     pub(crate) numbers: SmallVec<[Number; 2]>,
     pub(crate) ty: Ty,
     pub(crate) strides: Strides,
+    /// The place of the first element in the storage.
+    offset: i64,
     /// The storage's slot when this view was last derived, and the node derived. Written under the
     /// lock of the trace.
     pub(crate) derived_from: AtomicU64,
@@ -56,6 +65,7 @@ impl View {
         numbers: &[Number],
         ty: Ty,
         strides: Strides,
+        offset: i64,
     ) -> Self {
         View {
             parent,
@@ -63,6 +73,7 @@ impl View {
             numbers: numbers.into(),
             ty,
             strides,
+            offset,
             derived_from: AtomicU64::new(Slot::NONE.bits()),
             derived: AtomicU64::new(Slot::NONE.bits()),
             retained: OnceLock::new(),
@@ -74,6 +85,26 @@ impl View {
     /// The node that the view was last derived as.
     pub(crate) fn derived_node(&self) -> Slot {
         Slot::from_bits(self.derived.load(Ordering::Acquire))
+    }
+
+    /// Smallest and largest of the elements shown, given all of the storage's.
+    pub(crate) fn range_in(&self, whole: &[i64]) -> Option<(i64, i64)> {
+        let shape = self.ty.shape();
+        let places = (0..shape.numel()).map(|mut index| {
+            let mut place = self.offset;
+            for (&len, &stride) in shape.iter().zip(&self.strides).rev() {
+                place += (index % len) as i64 * stride;
+                index /= len;
+            }
+            usize::try_from(place).ok().and_then(|p| whole.get(p))
+        });
+        let mut range: Option<(i64, i64)> = None;
+        for value in places {
+            let &value = value?;
+            let (low, high) = range.unwrap_or((value, value));
+            range = Some((low.min(value), high.max(value)));
+        }
+        range
     }
 
     /// Whether the view is its storage's value as it is.
@@ -112,13 +143,15 @@ impl Tensor {
             Some(view) => view.strides.clone(),
             None => contiguous(input.shape()),
         };
-        let kept = entry
-            .op
-            .view()
-            .and_then(|v| v.strides(input.shape(), &strides, out.shape()));
+        let start = self.view.as_ref().map_or(0, |view| view.offset);
+        let kept = entry.op.view().and_then(|v| {
+            let out = v.strides(input.shape(), &strides, out.shape())?;
+            Some((out, start.saturating_add(v.offset(&strides, numbers))))
+        });
         match kept {
-            Some(strides) => {
-                Ok(self.with_view(View::new(self.view.clone(), entry, numbers, out, strides)))
+            Some((strides, offset)) => {
+                let parent = self.view.clone();
+                Ok(self.with_view(View::new(parent, entry, numbers, out, strides, offset)))
             }
             None => {
                 let mut operands: SmallVec<[Operand<'_>; 4]> =

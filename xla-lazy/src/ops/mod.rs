@@ -21,6 +21,7 @@ mod unary;
 pub use activation::GeluApproximation;
 pub use binary::{NanToNum, RoundingMode};
 pub(crate) use cast::{CHANGED_UNRECORDED, COPY, OVERWRITTEN};
+pub use index::{Index, ScatterReduce};
 pub(crate) use random::Snapshot;
 pub use random::{Generator, default_generator, manual_seed};
 pub use slice::PadMode;

@@ -17,6 +17,7 @@ mod conv;
 mod dropout;
 mod fold;
 mod interpolate;
+mod embedding;
 mod linear;
 mod loss;
 mod norm;
@@ -34,6 +35,7 @@ pub use conv::{
 pub use dropout::{alpha_dropout, dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout};
 pub use fold::{FoldOptions, fold, unfold};
 pub use interpolate::{InterpolateMode, InterpolateOptions, Target, interpolate};
+pub use embedding::{EmbeddingOptions, embedding};
 pub use linear::linear;
 pub use loss::{CrossEntropyOptions, NllLossOptions, Reduction, cross_entropy, nll_loss};
 pub use norm::{

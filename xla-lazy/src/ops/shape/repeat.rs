@@ -170,7 +170,7 @@ impl Tensor {
                     .map_err(|_| Error::argument(OP, "repeats", "at least 0", sum).at(at))?
             }
         };
-        let sources = record_op(Sources { len }, &[(&repeats).into()])?;
+        let sources = crate::ops::index::runs(&repeats, len)?;
         x.index_select(axis as i64, &sources)
     }
 
@@ -197,41 +197,4 @@ fn lengths(op: &'static str, argument: &'static str, values: &[i64]) -> Result<D
         usize::try_from(v).map_err(|_| Error::argument(op, argument, "numbers of at least 0", v))
     };
     values.iter().map(length).collect()
-}
-
-/// For each position of the repeated axis the element it comes from: how many elements end at or
-/// before it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Sources {
-    len: usize,
-}
-
-impl Operator for Sources {
-    const NAME: &'static str = "repeat_interleave";
-    const DERIVATIVE: Derivative<Self> = Derivative::NotDifferentiable;
-
-    fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
-        only(Self::NAME, inputs)?;
-        Ok(ty(xla_core::DType::I64, &Shape::new(&[self.len])))
-    }
-
-    fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
-        let size = inputs[0].shape().numel();
-        let repeats = f.convert(inputs[0], out.dtype());
-        // Ends of the runs: sums over what lies before, as a product with a triangle of ones.
-        let square = Shape::new(&[size, size]);
-        let rows = f.iota(out.dtype(), &square, 0);
-        let columns = f.iota(out.dtype(), &square, 1);
-        let before = f.compare(crate::stablehlo::Compare::Ge, rows, columns);
-        let zeros = f.constant(out.dtype(), &square, 0.0);
-        let spread = f.broadcast_in_dim(repeats, &square, &[1]);
-        let counted = f.select(before, spread, zeros);
-        let ends = f.reduce(crate::stablehlo::Reduction::Sum, counted, &[1]);
-        let table = Shape::new(&[self.len, size]);
-        let ends = f.broadcast_in_dim(ends, &table, &[1]);
-        let positions = f.iota(out.dtype(), &table, 0);
-        let ended = f.compare(crate::stablehlo::Compare::Le, ends, positions);
-        let ended = f.convert(ended, out.dtype());
-        Ok(f.reduce(crate::stablehlo::Reduction::Sum, ended, &[1]))
-    }
 }

@@ -88,6 +88,13 @@ impl ViewRule for Narrow {
     fn strides(&self, _: &Shape, strides: &[i64], _: &Shape) -> Option<Strides> {
         Some(strides.into())
     }
+
+    fn offset(&self, strides: &[i64], numbers: &[Number]) -> i64 {
+        match numbers {
+            [Number::Int(start)] => start.saturating_mul(strides[self.axis]),
+            _ => 0,
+        }
+    }
 }
 
 /// The first operand with the part that `narrow` shows replaced by the second.
