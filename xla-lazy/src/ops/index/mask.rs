@@ -171,10 +171,7 @@ impl Tensor {
     pub fn masked_select(&self, mask: &Tensor) -> Result<Tensor> {
         const OP: &str = "masked_select";
         let mask = self.spread_mask(OP, mask, Location::caller())?;
-        let places: Vec<i64> = match places(&mask.reshape([-1])?)?.pop() {
-            Some(places) => places,
-            None => Vec::new(),
-        };
+        let places = places(&mask.reshape([-1])?)?.pop().unwrap_or_default();
         let count = places.len();
         let places = Tensor::from_vec(places, [count], self.device())?;
         self.expand(mask.shape())?

@@ -105,7 +105,7 @@ impl Tensor {
         let at = Location::caller();
         let lengths = pad.into_dims();
         let most = 2 * self.rank();
-        if lengths.len() % 2 != 0 || lengths.len() > most {
+        if !lengths.len().is_multiple_of(2) || lengths.len() > most {
             let expected = format!("two lengths an axis, at most {most}");
             return Err(Error::argument("pad", "pad", expected, format!("{lengths:?}")).at(at));
         }
