@@ -222,12 +222,17 @@ fn random_programs_of_views_and_writes_agree_with_a_buffer() {
                     _ => views.push(derive(&mut dice, &x, &places).unwrap()),
                 }
             }
+            // All of them in one program.
+            let mut flat = Vec::new();
+            let mut expected = Vec::new();
             for (i, (view, places)) in views.iter().enumerate() {
-                let expected: Vec<f64> = places.at.iter().map(|&p| buffer[p]).collect();
                 assert_eq!(view.dims(), places.dims, "program {program}, view {i}");
-                let what = format!("program {program}, view {i}");
-                close(&what, &values(view).unwrap(), &expected, 0.0);
+                flat.push(view.reshape([-1]).unwrap());
+                expected.extend(places.at.iter().map(|&place| buffer[place]));
             }
+            let all = Tensor::cat(&flat.iter().collect::<Vec<_>>(), 0).unwrap();
+            let what = format!("program {program}");
+            close(&what, &values(&all).unwrap(), &expected, 0.0);
         }
     });
 }

@@ -219,9 +219,11 @@ impl Tensor {
             None => crate::view::contiguous(self.shape()),
         };
         let op = Reshape { shape };
-        if self.numel() == op.shape.numel()
-            && op.strides(self.shape(), &strides, &op.shape).is_none()
-        {
+        if self.numel() != op.shape.numel() {
+            let expected = format!("{} elements for shape {}", op.shape.numel(), op.shape);
+            return Err(Error::shape("view", expected, self.shape()).at(at));
+        }
+        if op.strides(self.shape(), &strides, &op.shape).is_none() {
             let expected = format!(
                 "elements at constant strides for {}; use reshape(), which copies",
                 op.shape
