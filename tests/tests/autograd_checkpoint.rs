@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tests::check::{close, values};
+use tests::{multiples, replicas, with_devices};
 use xla::metrics::Scope;
+use xla::nn::{DistributedDataParallel, Forward, Linear, Module};
 use xla::{GradOptions, Result, Tensor, no_grad};
 
 fn matrix(dims: &[usize], requires_grad: bool) -> Result<Tensor> {
@@ -77,6 +79,48 @@ fn one_inside_another_and_in_one_program() -> Result<()> {
     let without = no_grad(|| xla::checkpoint(f, &[&x]))?;
     assert!(!without.requires_grad());
     Ok(())
+}
+
+#[test]
+fn nothing_between_is_kept() -> Result<()> {
+    let deep = |x: &Tensor| (0..10).try_fold(x.clone(), |x, _| x.sin()?.exp());
+    let outputs = |checkpointed: bool| -> Result<u64> {
+        let x = Tensor::from_slice(&[0.1f32, 0.2], 2, ())?.requires_grad_(true)?;
+        xla::sync()?;
+        let scope = Scope::new();
+        let y = match checkpointed {
+            true => xla::checkpoint(move |inputs| deep(&inputs[0]), &[&x])?,
+            false => deep(&x)?,
+        };
+        let loss = y.sum((), false)?;
+        loss.item::<f32>()?;
+        let outputs = scope.outputs();
+        drop(y);
+        loss.backward()?;
+        Ok(outputs)
+    };
+    // Each exponential saves its value, which the next sine saves too; the loss is the last output.
+    assert_eq!((outputs(false)?, outputs(true)?), (11, 2));
+    Ok(())
+}
+
+#[test]
+fn replicas_average_what_is_computed_again() {
+    with_devices(2, || {
+        let gradients = replicas(2, |rank| {
+            xla::manual_seed(4)?;
+            let model = DistributedDataParallel::new(Linear::new(2, 1, ())?)?;
+            let parameters = model.parameters();
+            let model = Arc::new(model);
+            let inner = Arc::clone(&model);
+            let x = multiples(rank)?.reshape([1, 2])?;
+            let y = xla::checkpoint(move |inputs| inner.forward(&inputs[0]), &[&x])?;
+            y.sum((), false)?.backward()?;
+            values(&parameters[0].grad().expect("there is a gradient"))
+        });
+        // The mean of [1, 2] and [2, 4].
+        assert_eq!(gradients, [vec![1.5, 3.0], vec![1.5, 3.0]]);
+    });
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn shapes_that_do_not_fit() {
     );
     assert_is!(
         fails!(Tensor::stack(&[&row, &b], 0)),
-        Error::ShapeMismatch { op: "cat", .. }
+        Error::ShapeMismatch { op: "stack", .. }
     );
     assert_is!(
         fails!(f32s(&[0]).amax((), false)),
@@ -418,7 +418,7 @@ fn tensors_of_two_devices() {
             (fails!(&a * &b), "mul"),
             (fails!(a.matmul(&b)), "matmul"),
             (fails!(Tensor::cat(&[&a, &b], 0)), "cat"),
-            (fails!(a.add_(&b)), "add"),
+            (fails!(a.add_(&b)), "add_"),
             (fails!(a.gt(0).unwrap().select_from(&a, &b)), "where"),
         ] {
             assert_is!(&error, Error::DeviceMismatch { op, left, right, .. } if *op == name && *left == first && *right == second);

@@ -17,6 +17,8 @@ pub enum Counter {
     Compile,
     /// Programs started on one device.
     Execute,
+    /// Arrays that programs returned, those that are kept beyond them.
+    Output,
     /// Arrays sent to a device.
     Upload,
     /// Bytes sent to a device.
@@ -27,7 +29,7 @@ pub enum Counter {
     DownloadBytes,
 }
 
-const COUNTERS: usize = 6;
+const COUNTERS: usize = 7;
 
 #[derive(Debug, Default)]
 struct Counts([AtomicU64; COUNTERS]);
@@ -75,6 +77,11 @@ impl Scope {
     /// Programs started; each device that runs one counts.
     pub fn executions(&self) -> u64 {
         self.count(Counter::Execute)
+    }
+
+    /// Arrays that programs returned.
+    pub fn outputs(&self) -> u64 {
+        self.count(Counter::Output)
     }
 
     /// Arrays read back to the host.
