@@ -92,7 +92,7 @@ pub fn embedding(weight: &Tensor, indices: &Tensor, options: EmbeddingOptions) -
         let scaled = taken.div(&share)?;
         taken = scaled.add(&shown.sub(&scaled.detach()?)?)?;
     }
-    taken.reshape(&Shape::new(&dims))
+    taken.reshape(Shape::new(&dims))
 }
 
 /// Scales rows with too large a norm down to it.

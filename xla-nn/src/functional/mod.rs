@@ -15,9 +15,9 @@
 mod attention;
 mod conv;
 mod dropout;
+mod embedding;
 mod fold;
 mod interpolate;
-mod embedding;
 mod linear;
 mod loss;
 mod norm;
@@ -33,9 +33,9 @@ pub use conv::{
     conv_transpose3d, conv1d, conv2d, conv3d,
 };
 pub use dropout::{alpha_dropout, dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout};
+pub use embedding::{EmbeddingOptions, embedding};
 pub use fold::{FoldOptions, fold, unfold};
 pub use interpolate::{InterpolateMode, InterpolateOptions, Target, interpolate};
-pub use embedding::{EmbeddingOptions, embedding};
 pub use linear::linear;
 pub use loss::{CrossEntropyOptions, NllLossOptions, Reduction, cross_entropy, nll_loss};
 pub use norm::{
