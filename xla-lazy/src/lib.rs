@@ -37,7 +37,7 @@ pub use grad::{
 pub use op::{Derivative, InputType, Number, OpEntry, Operand, Operator, Saves, entry, promote};
 pub use ops::{
     GeluApproximation, Generator, Index, NanToNum, PadMode, RoundingMode, ScatterReduce,
-    default_generator, manual_seed,
+    SolveTriangularOptions, default_generator, manual_seed,
 };
 pub use sync::{SyncHandle, sync};
 pub use tensor::{Tensor, TensorOptions};

@@ -175,6 +175,21 @@ impl Kwargs {
         Self::needed(name, list)
     }
 
+    /// Two lists of integers.
+    ///
+    /// # Errors
+    /// An argument of another type, or none.
+    pub fn pair_of_ints(&self, name: &'static str) -> Result<(Vec<i64>, Vec<i64>)> {
+        let list = |value: &Value| -> Option<Vec<i64>> {
+            value.as_array()?.iter().map(Value::as_i64).collect()
+        };
+        let pair = self.read(name, |value| match value.as_array()?.as_slice() {
+            [first, second] => Some((list(first)?, list(second)?)),
+            _ => None,
+        })?;
+        Self::needed(name, pair)
+    }
+
     /// A dtype by PyTorch's name, if given.
     ///
     /// # Errors

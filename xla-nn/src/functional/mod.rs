@@ -17,6 +17,7 @@ mod conv;
 mod dropout;
 mod embedding;
 mod fold;
+mod gate;
 mod interpolate;
 mod linear;
 mod loss;
@@ -35,9 +36,16 @@ pub use conv::{
 pub use dropout::{alpha_dropout, dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout};
 pub use embedding::{EmbeddingOptions, embedding};
 pub use fold::{FoldOptions, fold, unfold};
+pub use gate::glu;
 pub use interpolate::{InterpolateMode, InterpolateOptions, Target, interpolate};
 pub use linear::linear;
-pub use loss::{CrossEntropyOptions, NllLossOptions, Reduction, cross_entropy, nll_loss};
+pub use loss::{
+    BceOptions, BceWithLogitsOptions, CrossEntropyOptions, GaussianNllOptions, KlDivOptions,
+    KlDivReduction, NllLossOptions, PoissonNllOptions, Reduction, TripletMarginOptions,
+    bce_with_logits, binary_cross_entropy, cosine_embedding_loss, cross_entropy, gaussian_nll_loss,
+    hinge_embedding_loss, huber_loss, kl_div, l1_loss, margin_ranking_loss, mse_loss, nll_loss,
+    poisson_nll_loss, smooth_l1_loss, soft_margin_loss, triplet_margin_loss,
+};
 pub use norm::{
     BatchNormOptions, InstanceNormOptions, batch_norm, group_norm, instance_norm, layer_norm,
     rms_norm,
@@ -51,7 +59,7 @@ pub use pool::{
     max_pool1d_with_indices, max_pool2d, max_pool2d_with_indices, max_pool3d,
     max_pool3d_with_indices,
 };
-pub use similarity::{cosine_similarity, normalize};
+pub use similarity::{cosine_similarity, normalize, pairwise_distance};
 pub use window::PerAxis;
 
 use xla_core::{DType, Error, Result};

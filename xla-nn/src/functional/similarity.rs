@@ -1,4 +1,4 @@
-//! Angles between vectors, and vectors of length 1.
+//! Angles and distances between vectors, and vectors of length 1.
 
 use std::panic::Location;
 use xla_core::{DType, IntoAxes, Result};
@@ -64,4 +64,19 @@ pub fn cosine_similarity(x1: &Tensor, x2: &Tensor, dim: i64, eps: f64) -> Result
 #[track_caller]
 pub fn normalize(x: &Tensor, p: impl Into<f64>, dims: impl IntoAxes, eps: f64) -> Result<Tensor> {
     x.div(&x.norm(p, dims, true)?.maximum(eps)?)
+}
+
+/// The distance of vectors along the last axis, `‖x1 - x2 + eps‖`; both broadcast.
+///
+/// # Errors
+/// [`xla_core::Error::Broadcast`]; otherwise as [`Tensor::norm`].
+#[track_caller]
+pub fn pairwise_distance(
+    x1: &Tensor,
+    x2: &Tensor,
+    p: impl Into<f64>,
+    eps: f64,
+    keepdim: bool,
+) -> Result<Tensor> {
+    x1.sub(x2)?.add(eps)?.norm(p, -1, keepdim)
 }

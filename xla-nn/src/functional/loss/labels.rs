@@ -1,34 +1,12 @@
-//! Losses.
+//! Losses of labels: one class for each position.
 
-use super::{accumulator, floating};
+use super::Reduction;
+use crate::functional::{accumulator, floating};
 use smallvec::smallvec;
 use std::panic::Location;
 use xla_core::{DType, Dims, Error, Result, Shape};
 use xla_lazy::stablehlo::{Compare, Func, Reduction as Combine, Value};
 use xla_lazy::{Derivative, InputType, Operator, Saves, Tensor, Ty, Vjp, record_op, ty};
-
-/// What becomes of the losses of single elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Reduction {
-    /// Their mean, weighted where the loss has weights for classes.
-    #[default]
-    Mean,
-    /// Their sum.
-    Sum,
-    /// They are the result.
-    None,
-}
-
-impl Reduction {
-    #[track_caller]
-    fn apply(self, losses: &Tensor) -> Result<Tensor> {
-        match self {
-            Reduction::Mean => losses.mean((), false),
-            Reduction::Sum => losses.sum((), false),
-            Reduction::None => Ok(losses.clone()),
-        }
-    }
-}
 
 /// A label for each position but one axis, that of the classes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
