@@ -3,20 +3,10 @@
 use super::builder::setters;
 use super::linear::fan_in_uniform;
 use crate::functional::{self, ConvOptions, ConvTransposeOptions, Padding, PerAxis};
-use crate::{Forward, Member, Module, Visitor};
+use crate::{Forward, Module};
 use std::panic::Location;
 use xla_core::{Dims, Error, Result};
 use xla_lazy::{Tensor, TensorOptions};
-
-macro_rules! plain {
-    ($($t:ty)*) => {$(
-        impl Member for $t {
-            fn show<'a>(&'a self, _: &str, _: &mut Visitor<'_, 'a>) {}
-        }
-    )*};
-}
-
-plain! { ConvOptions ConvTransposeOptions }
 
 /// A convolution over `D` axes: [`Conv1d`], [`Conv2d`], [`Conv3d`].
 ///
@@ -36,6 +26,7 @@ plain! { ConvOptions ConvTransposeOptions }
 pub struct Conv<const D: usize> {
     weight: Tensor,
     bias: Option<Tensor>,
+    #[module(skip)]
     options: ConvOptions,
 }
 
@@ -54,6 +45,7 @@ pub type Conv3d = Conv<3>;
 pub struct ConvTranspose<const D: usize> {
     weight: Tensor,
     bias: Option<Tensor>,
+    #[module(skip)]
     options: ConvTransposeOptions,
 }
 

@@ -1,4 +1,4 @@
-//! Images to vectors.
+//! Images to vectors, and back.
 
 use crate::{Forward, Module};
 use xla_core::Result;
@@ -18,5 +18,31 @@ impl Flatten {
     #[track_caller]
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
         input.flatten(1, -1)
+    }
+}
+
+/// Splits an axis: `[n, 12]` becomes `[n, 3, 4]` with axis 1 and sizes `[3, 4]`.
+#[derive(Debug, Clone, Module, Forward)]
+pub struct Unflatten {
+    dim: i64,
+    sizes: Vec<i64>,
+}
+
+impl Unflatten {
+    /// Of this axis, counted from the end when negative, into these sizes, of which one may be -1.
+    pub fn new(dim: i64, sizes: impl Into<Vec<i64>>) -> Self {
+        Unflatten {
+            dim,
+            sizes: sizes.into(),
+        }
+    }
+
+    /// See [`Tensor::unflatten`].
+    ///
+    /// # Errors
+    /// As the method.
+    #[track_caller]
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        input.unflatten(self.dim, self.sizes.as_slice())
     }
 }

@@ -10,10 +10,15 @@ mod embedding;
 mod flatten;
 mod linear;
 mod norm;
+mod pool;
 mod recurrent;
 mod sequential;
 
-pub use activation::{LogSoftmax, Relu, Sigmoid, Softmax, Tanh};
+pub use activation::{
+    Celu, Elu, Gelu, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, Identity, LeakyRelu, LogSigmoid,
+    LogSoftmax, Mish, Relu, Relu6, Selu, Sigmoid, Silu, Softmax, Softplus, Softshrink, Softsign,
+    Tanh, Tanhshrink,
+};
 pub use attention::{MultiheadAttention, MultiheadAttentionBuilder, MultiheadAttentionOptions};
 pub use containers::{ModuleDict, ModuleList};
 pub use conv::{
@@ -22,11 +27,12 @@ pub use conv::{
 };
 pub use dropout::{Dropout, Dropout2d};
 pub use embedding::{Embedding, EmbeddingBuilder};
-pub use flatten::Flatten;
+pub use flatten::{Flatten, Unflatten};
 pub use linear::{Linear, LinearBuilder};
 pub use norm::{
     BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormBuilder, GroupNorm,
     GroupNormBuilder, LayerNorm, LayerNormBuilder, RmsNorm, RmsNormBuilder,
 };
+pub use pool::{MaxPool, MaxPool1d, MaxPool2d, MaxPool3d};
 pub use recurrent::{Gru, GruCell, Lstm, LstmCell, RecurrentBuilder, Rnn, RnnCell};
 pub use sequential::Sequential;
