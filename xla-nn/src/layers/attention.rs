@@ -1,5 +1,6 @@
 //! Multi-head attention.
 
+use super::at_users_line;
 use super::builder::setters;
 use super::dropout::dropped;
 use crate::functional::{self, AttentionOptions};
@@ -98,9 +99,17 @@ impl MultiheadAttentionBuilder {
     /// As [`MultiheadAttention::new`].
     #[track_caller]
     pub fn build(self, options: impl Into<TensorOptions>) -> Result<MultiheadAttention> {
-        const OP: &str = "MultiheadAttention";
         let here = Location::caller();
-        let options = options.into();
+        self.draw(options.into(), here)
+            .map_err(|error| at_users_line(error, here))
+    }
+
+    fn draw(
+        &self,
+        options: TensorOptions,
+        here: &'static Location<'static>,
+    ) -> Result<MultiheadAttention> {
+        const OP: &str = "MultiheadAttention";
         let (features, heads) = (self.embed_dim, self.num_heads);
         if heads == 0 || features == 0 || !features.is_multiple_of(heads) {
             let expected = format!("a divisor of embed_dim, {features}");
@@ -183,6 +192,19 @@ impl MultiheadAttention {
     /// [`Error::DTypeMismatch`] for a mask that is neither `bool` nor of floats.
     #[track_caller]
     pub fn forward(
+        &self,
+        query: &Tensor,
+        key: &Tensor,
+        value: &Tensor,
+        options: MultiheadAttentionOptions<'_>,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        let here = Location::caller();
+        self.attend(query, key, value, options)
+            .map_err(|error| at_users_line(error, here))
+    }
+
+    #[track_caller]
+    fn attend(
         &self,
         query: &Tensor,
         key: &Tensor,

@@ -1,5 +1,6 @@
 //! Convolutions.
 
+use super::at_users_line;
 use super::builder::setters;
 use super::linear::fan_in_uniform;
 use crate::functional::{self, ConvOptions, ConvTransposeOptions, Padding, PerAxis};
@@ -142,7 +143,10 @@ macro_rules! convolution {
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
                 let functions = [$(functional::$function),*];
                 let function = functions[D.clamp(1, functions.len()) - 1];
+                // A function's address does not tell it the caller.
+                let here = Location::caller();
                 function(input, &self.weight, self.bias.as_ref(), self.options.clone())
+                    .map_err(|error| at_users_line(error, here))
             }
         }
 
@@ -200,7 +204,8 @@ impl<const D: usize> ConvBuilder<D> {
     #[track_caller]
     pub fn build(self, options: impl Into<TensorOptions>) -> Result<Conv<D>> {
         let options = options.into();
-        let kernel = self.kernel().map_err(|e| e.at(Location::caller()))?;
+        let here = Location::caller();
+        let kernel = self.kernel().map_err(|error| error.at(here))?;
         let mut shape = vec![self.outputs, self.inputs / self.options.groups];
         shape.extend_from_slice(&kernel);
         let (weight, bias) = draw(&shape, self.outputs, self.bias, options)?;
@@ -231,7 +236,8 @@ impl<const D: usize> ConvTransposeBuilder<D> {
     #[track_caller]
     pub fn build(self, options: impl Into<TensorOptions>) -> Result<ConvTranspose<D>> {
         let options = options.into();
-        let kernel = self.kernel().map_err(|e| e.at(Location::caller()))?;
+        let here = Location::caller();
+        let kernel = self.kernel().map_err(|error| error.at(here))?;
         let mut shape = vec![self.inputs, self.outputs / self.options.groups];
         shape.extend_from_slice(&kernel);
         let (weight, bias) = draw(&shape, self.outputs, self.bias, options)?;

@@ -36,3 +36,17 @@ pub use norm::{
 pub use pool::{MaxPool, MaxPool1d, MaxPool2d, MaxPool3d};
 pub use recurrent::{Gru, GruCell, Lstm, LstmCell, RecurrentBuilder, Rnn, RnnCell};
 pub use sequential::Sequential;
+
+use std::panic::Location;
+use xla_core::Error;
+
+/// A call from a closure, or through a trait object, shows this crate's own code as the caller's
+/// line. Such a line helps nobody: `here`, where the layer was called, takes its place. A line in a
+/// user's own module stays.
+fn at_users_line(error: Error, here: &'static Location<'static>) -> Error {
+    let own = file!().strip_suffix("layers/mod.rs").unwrap_or(file!());
+    match error.location() {
+        Some(line) if !line.file().starts_with(own) => error,
+        _ => error.relocated(here),
+    }
+}

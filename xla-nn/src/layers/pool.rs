@@ -1,7 +1,9 @@
 //! Pooling.
 
+use super::at_users_line;
 use crate::functional::{self, MaxPoolOptions, PerAxis};
 use crate::{Forward, Module};
+use std::panic::Location;
 use xla_core::Result;
 use xla_lazy::Tensor;
 
@@ -78,6 +80,9 @@ impl<const D: usize> MaxPool<D> {
             2 => functional::max_pool2d,
             _ => functional::max_pool3d,
         };
+        // A function's address does not tell it the caller.
+        let here = Location::caller();
         pool(input, self.kernel.clone(), self.options.clone())
+            .map_err(|error| at_users_line(error, here))
     }
 }

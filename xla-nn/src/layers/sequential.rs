@@ -1,8 +1,9 @@
 //! Modules one after the other.
 
+use super::at_users_line;
 use crate::{Forward, Module, Visitor};
 use std::panic::Location;
-use xla_core::{Error, Result};
+use xla_core::Result;
 use xla_lazy::Tensor;
 
 /// Applies modules in the order in which they were added; their names are `0`, `1`, ….
@@ -63,18 +64,5 @@ impl Module for Sequential {
         for (i, module) in self.0.iter().enumerate() {
             visitor.module(&i.to_string(), &**module);
         }
-    }
-}
-
-/// A call through a trait object shows layers their own definition as the caller's line. Such a line
-/// helps nobody: `here`, where the sequence was called, takes its place. A line in a user's own module
-/// stays.
-fn at_users_line(error: Error, here: &'static Location<'static>) -> Error {
-    let own = file!()
-        .strip_suffix("layers/sequential.rs")
-        .unwrap_or(file!());
-    match error.location() {
-        Some(line) if !line.file().starts_with(own) => error,
-        _ => error.relocated(here),
     }
 }

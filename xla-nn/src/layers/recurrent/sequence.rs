@@ -2,6 +2,7 @@
 
 use super::super::builder::setters;
 use super::cell::{Kind, State, Weights};
+use crate::layers::at_users_line;
 use crate::layers::dropout::dropped;
 use crate::{Module, Training, Visitor};
 use std::marker::PhantomData;
@@ -180,6 +181,17 @@ impl Sequence {
         memory: Option<&Tensor>,
     ) -> Result<(Tensor, State)> {
         let here = Location::caller();
+        self.unroll(input, hidden, memory, here)
+            .map_err(|error| at_users_line(error, here))
+    }
+
+    fn unroll(
+        &self,
+        input: &Tensor,
+        hidden: Option<&Tensor>,
+        memory: Option<&Tensor>,
+        here: &'static Location<'static>,
+    ) -> Result<(Tensor, State)> {
         let all = &self.options;
         let op = all.kind.name();
         let fits = matches!(input.rank(), 2 | 3) && input.dims().last() == Some(&all.inputs);
