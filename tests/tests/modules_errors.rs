@@ -4,9 +4,9 @@ use std::panic::Location;
 use tests::check::{f32s, values};
 use tests::with_devices;
 use xla::nn::{
-    BatchNorm1d, BatchNorm2d, Conv2d, ConvTranspose2d, Dropout, Dropout2d, Embedding, GroupNorm,
-    Gru, LayerNorm, Linear, Lstm, LstmCell, MaxPool2d, Module, MultiheadAttention,
-    MultiheadAttentionOptions, Sequential, Unflatten,
+    AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d, BatchNorm2d, Conv2d, ConvTranspose2d, Dropout,
+    Dropout2d, Embedding, GroupNorm, Gru, LayerNorm, Linear, Lstm, LstmCell, MaxPool2d, Module,
+    MultiheadAttention, MultiheadAttentionOptions, Sequential, Unflatten,
 };
 use xla::{DType, Error, Result, Tensor};
 
@@ -113,6 +113,8 @@ fn calling_a_layer_with_what_it_cannot_take() {
         });
         refused(Dropout::new(1.5).forward(&zeros(&[2])), argument);
         refused(Dropout2d::new(0.5).forward(&zeros(&[2])), shape);
+        refused(AvgPool2d::new(3).forward(&zeros(&[1, 3, 2, 5])), shape);
+        refused(AdaptiveAvgPool2d::new([1, 1]).forward(&zeros(&[3])), shape);
         let unflatten = Unflatten::new(1, [2, 2]);
         refused(unflatten.forward(&zeros(&[2, 5])), |_| true);
 

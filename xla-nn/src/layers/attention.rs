@@ -2,7 +2,6 @@
 
 use super::at_users_line;
 use super::builder::setters;
-use super::dropout::dropped;
 use crate::functional::{self, AttentionOptions};
 use crate::{Linear, Module, Training, init};
 use std::panic::Location;
@@ -229,7 +228,7 @@ impl MultiheadAttention {
             }
             let mut weights = scores.softmax(-1)?;
             if dropout > 0.0 {
-                weights = dropped(&weights, dropout)?;
+                weights = functional::dropout(&weights, dropout, true)?;
             }
             (weights.matmul(&v)?, Some(weights))
         } else {

@@ -12,6 +12,7 @@ mod linear;
 mod norm;
 mod pool;
 mod recurrent;
+mod resize;
 mod sequential;
 
 pub use activation::{
@@ -25,7 +26,7 @@ pub use conv::{
     Conv, Conv1d, Conv2d, Conv3d, ConvBuilder, ConvTranspose, ConvTranspose1d, ConvTranspose2d,
     ConvTranspose3d, ConvTransposeBuilder,
 };
-pub use dropout::{Dropout, Dropout2d};
+pub use dropout::{AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d};
 pub use embedding::{Embedding, EmbeddingBuilder};
 pub use flatten::{Flatten, Unflatten};
 pub use linear::{Linear, LinearBuilder};
@@ -33,8 +34,13 @@ pub use norm::{
     BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormBuilder, GroupNorm,
     GroupNormBuilder, LayerNorm, LayerNormBuilder, RmsNorm, RmsNormBuilder,
 };
-pub use pool::{MaxPool, MaxPool1d, MaxPool2d, MaxPool3d};
+pub use pool::{
+    AdaptiveAvgPool, AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool,
+    AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d, AvgPool, AvgPool1d, AvgPool2d,
+    AvgPool3d, MaxPool, MaxPool1d, MaxPool2d, MaxPool3d,
+};
 pub use recurrent::{Gru, GruCell, Lstm, LstmCell, RecurrentBuilder, Rnn, RnnCell};
+pub use resize::{PixelShuffle, PixelUnshuffle, Upsample};
 pub use sequential::Sequential;
 
 use std::panic::Location;

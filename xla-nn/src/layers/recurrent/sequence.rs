@@ -3,8 +3,7 @@
 use super::super::builder::setters;
 use super::cell::{Kind, State, Weights};
 use crate::layers::at_users_line;
-use crate::layers::dropout::dropped;
-use crate::{Module, Training, Visitor};
+use crate::{Module, Training, Visitor, functional};
 use std::marker::PhantomData;
 use std::panic::Location;
 use xla_core::{Error, Result};
@@ -245,7 +244,7 @@ impl Sequence {
         let mut last = Vec::with_capacity(rows);
         for layer in 0..all.num_layers {
             if layer > 0 && self.training.get() && all.dropout > 0.0 {
-                sequence = dropped(&sequence, all.dropout)?;
+                sequence = functional::dropout(&sequence, all.dropout, true)?;
             }
             let mut outputs = Vec::with_capacity(all.directions());
             for direction in 0..all.directions() {
