@@ -87,7 +87,7 @@ impl Operator for RandomBits {
 /// use xla_core::Device;
 /// use xla_lazy::Generator;
 /// let generator = Generator::from_key([0, 42], Device::new(0))?;
-/// assert_eq!(generator.bits([])?.item::<u32>()?, 2_098_992_034); // as jax.random.bits
+/// assert_eq!(generator.bits(())?.item::<u32>()?, 2_098_992_034); // as jax.random.bits
 /// # Ok::<(), xla_core::Error>(())
 /// ```
 #[derive(Debug, Clone)]
