@@ -2,6 +2,7 @@
 
 use tests::check::{close, values};
 use tests::with_devices;
+use xla::nn::StateDict;
 use xla::optim::{
     Adadelta, Adagrad, Adam, AdamOptions, AdamW, Lion, NAdam, Optimizer, ParamGroup, RAdam,
     RMSprop, Sgd, SgdOptions,
@@ -108,6 +109,50 @@ fn groups_have_their_own_options() {
         assert_eq!((momentum(0), momentum(1)), (Some(0.0), Some(0.5)));
         assert_eq!(optimizer.hyperparameter(2, "lr"), None);
         assert_eq!(optimizer.hyperparameter(0, "betas.0"), None);
+    });
+}
+
+#[test]
+fn a_restored_run_goes_on_as_if_it_had_never_stopped() {
+    with_devices(1, || {
+        let make = |p: &[Tensor]| NAdam::new(p.to_vec(), 0.1).weight_decay(0.1);
+        let p = parameters().unwrap();
+        let mut optimizer = make(&p);
+        for _ in 0..3 {
+            step(&p, &mut optimizer).unwrap();
+        }
+        optimizer.set_lr(0.03);
+        let copy = |x: &Tensor| x.detach()?.copy()?.requires_grad_(true);
+        let q: Vec<Tensor> = p.iter().map(copy).collect::<Result<_>>().unwrap();
+        let file = std::env::temp_dir().join(format!("optimizer-{}", std::process::id()));
+        optimizer.state_dict().unwrap().save(&file).unwrap();
+        let state = StateDict::load(&file, ()).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let steps = state.get("state.1.step").unwrap();
+        assert_eq!(steps.item::<f32>().unwrap(), 3.0);
+        let mut restored = make(&q);
+        restored.load_state_dict(&state).unwrap();
+        assert_eq!(restored.lr(), 0.03);
+        for _ in 0..3 {
+            step(&p, &mut optimizer).unwrap();
+            step(&q, &mut restored).unwrap();
+        }
+        assert_eq!(all(&p).unwrap(), all(&q).unwrap());
+
+        // Another kind of optimizer, other groups, other shapes: errors, and nothing is changed.
+        let before = restored.state_dict().unwrap();
+        assert_eq!(
+            argument(Adagrad::new(q.clone(), 0.1).load_state_dict(&state)),
+            "param_groups"
+        );
+        assert_eq!(argument(make(&q[..1]).load_state_dict(&state)), "params");
+        let swapped = [q[1].clone(), q[0].clone()];
+        assert_eq!(argument(make(&swapped).load_state_dict(&state)), "state");
+        assert_eq!(
+            argument(restored.load_state_dict(&StateDict::new())),
+            "param_groups"
+        );
+        assert_eq!(restored.state_dict().unwrap().metadata(), before.metadata());
     });
 }
 

@@ -134,6 +134,32 @@ fn a_plateau_reduces_the_rate() {
 }
 
 #[test]
+fn a_restored_schedule_goes_on() {
+    let mut optimizer = Sgd::new(vec![], 0.4);
+    let schedule = CosineAnnealingLR::new(7);
+    let mut scheduler = Scheduler::new(&mut optimizer, schedule.clone()).unwrap();
+    for _ in 0..3 {
+        scheduler.step(&mut optimizer).unwrap();
+    }
+    let mut other = Sgd::new(vec![], 0.1);
+    let mut restored = Scheduler::new(&mut other, schedule).unwrap();
+    let state = scheduler.state_dict();
+    restored.load_state_dict(&mut other, &state).unwrap();
+    assert_eq!(other.lr(), optimizer.lr());
+    scheduler.step(&mut optimizer).unwrap();
+    restored.step(&mut other).unwrap();
+    assert_eq!(other.lr(), optimizer.lr());
+    let nothing = xla::nn::StateDict::new();
+    assert!(restored.load_state_dict(&mut other, &nothing).is_err());
+
+    let mut plateau = ReduceLROnPlateau::new(&optimizer, PlateauOptions::default()).unwrap();
+    plateau.step(&mut optimizer, 3.0).unwrap();
+    let mut again = ReduceLROnPlateau::new(&optimizer, PlateauOptions::default()).unwrap();
+    again.load_state_dict(&plateau.state_dict()).unwrap();
+    assert_eq!((again.best(), again.last_epoch()), (3.0, 1));
+}
+
+#[test]
 fn what_has_no_meaning_is_an_error_of_that_argument() {
     let argument = |result: Result<()>| match result {
         Err(Error::Argument { argument, .. }) => argument,

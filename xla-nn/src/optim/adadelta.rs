@@ -34,7 +34,8 @@ options! {
 
 impl Algorithm for AdadeltaOptions {
     const NAME: &'static str = "Adadelta::step";
-    const STATE: &'static [&'static str] = &["step", "square_avg", "acc_delta"];
+    const STATE: &'static [&'static str] = &["square_avg", "acc_delta"];
+    const NUMBERS: &'static [&'static str] = &["step"];
 
     fn hyperparameters(&mut self) -> Vec<Hyperparameter<'_>> {
         self.list()

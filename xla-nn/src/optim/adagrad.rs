@@ -33,7 +33,8 @@ options! {
 
 impl Algorithm for AdagradOptions {
     const NAME: &'static str = "Adagrad::step";
-    const STATE: &'static [&'static str] = &["step", "sum"];
+    const STATE: &'static [&'static str] = &["sum"];
+    const NUMBERS: &'static [&'static str] = &["step"];
 
     fn hyperparameters(&mut self) -> Vec<Hyperparameter<'_>> {
         self.list()

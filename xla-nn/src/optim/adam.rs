@@ -58,7 +58,8 @@ options! {
 
 impl Algorithm for AdamOptions {
     const NAME: &'static str = "Adam::step";
-    const STATE: &'static [&'static str] = &["step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"];
+    const STATE: &'static [&'static str] = &["exp_avg", "exp_avg_sq", "max_exp_avg_sq"];
+    const NUMBERS: &'static [&'static str] = &["step"];
 
     fn hyperparameters(&mut self) -> Vec<Hyperparameter<'_>> {
         self.list()
@@ -89,6 +90,7 @@ impl Algorithm for AdamOptions {
 impl Algorithm for AdamWOptions {
     const NAME: &'static str = "AdamW::step";
     const STATE: &'static [&'static str] = AdamOptions::STATE;
+    const NUMBERS: &'static [&'static str] = AdamOptions::NUMBERS;
 
     fn hyperparameters(&mut self) -> Vec<Hyperparameter<'_>> {
         self.list()

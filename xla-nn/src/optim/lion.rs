@@ -32,6 +32,7 @@ options! {
 impl Algorithm for LionOptions {
     const NAME: &'static str = "Lion::step";
     const STATE: &'static [&'static str] = &["exp_avg"];
+    const NUMBERS: &'static [&'static str] = &[];
 
     fn hyperparameters(&mut self) -> Vec<Hyperparameter<'_>> {
         self.list()

@@ -31,6 +31,7 @@ mod options;
 mod radam;
 mod rmsprop;
 mod sgd;
+mod state;
 mod stepping;
 
 pub use adadelta::{Adadelta, AdadeltaOptions};
@@ -44,6 +45,7 @@ pub use rmsprop::{RMSprop, RMSpropOptions};
 pub use sgd::{Sgd, SgdOptions};
 pub use stepping::{Algorithm, Optim, ParamGroup, Step};
 
+use crate::StateDict;
 use xla_core::Result;
 
 /// What every optimizer does, for code that does not care which one it is given. Each also has these
@@ -79,4 +81,21 @@ pub trait Optimizer {
     /// [`xla_core::Error::Argument`] when there is no such group or option, or the value has no
     /// meaning for it.
     fn set_hyperparameter(&mut self, group: usize, name: &str, value: f64) -> Result<()>;
+
+    /// What is remembered of the parameters, numbered over all groups (`state.0.exp_avg`), and, as
+    /// words, the options of the groups (`param_groups.0.lr`): PyTorch's layout with its levels
+    /// joined by dots. The tensors are no copies.
+    ///
+    /// # Errors
+    /// What detaching the tensors returns.
+    fn state_dict(&self) -> Result<StateDict>;
+
+    /// Takes over what [`Optimizer::state_dict`] returned, of an optimizer of the same kind with the
+    /// same groups: a run continues as if it had never stopped.
+    ///
+    /// # Errors
+    /// [`xla_core::Error::Argument`] for another number of groups or parameters, an option that is
+    /// missing or has no meaning, and a tensor of another shape; nothing has been changed then. What
+    /// moving the values returns.
+    fn load_state_dict(&mut self, state: &StateDict) -> Result<()>;
 }

@@ -40,7 +40,8 @@ options! {
 
 impl Algorithm for NAdamOptions {
     const NAME: &'static str = "NAdam::step";
-    const STATE: &'static [&'static str] = &["step", "mu_product", "exp_avg", "exp_avg_sq"];
+    const STATE: &'static [&'static str] = &["exp_avg", "exp_avg_sq"];
+    const NUMBERS: &'static [&'static str] = &["step", "mu_product"];
 
     fn hyperparameters(&mut self) -> Vec<Hyperparameter<'_>> {
         self.list()

@@ -41,7 +41,8 @@ options! {
 
 impl Algorithm for RAdamOptions {
     const NAME: &'static str = "RAdam::step";
-    const STATE: &'static [&'static str] = &["step", "exp_avg", "exp_avg_sq"];
+    const STATE: &'static [&'static str] = &["exp_avg", "exp_avg_sq"];
+    const NUMBERS: &'static [&'static str] = &["step"];
 
     fn hyperparameters(&mut self) -> Vec<Hyperparameter<'_>> {
         self.list()

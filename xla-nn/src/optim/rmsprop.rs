@@ -40,7 +40,8 @@ options! {
 
 impl Algorithm for RMSpropOptions {
     const NAME: &'static str = "RMSprop::step";
-    const STATE: &'static [&'static str] = &["step", "square_avg", "grad_avg", "momentum_buffer"];
+    const STATE: &'static [&'static str] = &["square_avg", "grad_avg", "momentum_buffer"];
+    const NUMBERS: &'static [&'static str] = &["step"];
 
     fn hyperparameters(&mut self) -> Vec<Hyperparameter<'_>> {
         self.list()

@@ -46,6 +46,7 @@ options! {
 impl Algorithm for SgdOptions {
     const NAME: &'static str = "Sgd::step";
     const STATE: &'static [&'static str] = &["momentum_buffer"];
+    const NUMBERS: &'static [&'static str] = &[];
 
     fn hyperparameters(&mut self) -> Vec<Hyperparameter<'_>> {
         self.list()

@@ -3,6 +3,7 @@
 
 use super::Optimizer;
 use super::options::{Hyperparameter, Setting};
+use crate::StateDict;
 use std::collections::HashSet;
 use std::fmt;
 use std::panic::Location;
@@ -25,6 +26,7 @@ use xla_lazy::{Tensor, no_grad};
 /// impl Algorithm for SignOptions {
 ///     const NAME: &'static str = "Sign::step";
 ///     const STATE: &'static [&'static str] = &[];
+///     const NUMBERS: &'static [&'static str] = &[];
 ///     fn hyperparameters(&mut self) -> Vec<Hyperparameter<'_>> {
 ///         let setting = Setting::Number(&mut self.lr, Limit::NotNegative);
 ///         vec![Hyperparameter { name: "lr", index: None, setting }]
@@ -42,9 +44,11 @@ pub trait Algorithm: Clone + fmt::Debug + Send {
     /// The function that errors name.
     const NAME: &'static str;
 
-    /// What is remembered of a parameter, by PyTorch's names: tensors of the parameter's shape, and
-    /// numbers.
+    /// The tensors of the parameter's shape that are remembered of a parameter, by PyTorch's names.
     const STATE: &'static [&'static str];
+
+    /// The numbers that are remembered of a parameter; `step` is how many steps it has taken.
+    const NUMBERS: &'static [&'static str];
 
     /// All options. One is called `lr`.
     fn hyperparameters(&mut self) -> Vec<Hyperparameter<'_>>;
@@ -290,6 +294,16 @@ impl<A: Algorithm> Optimizer for Optim<A> {
     fn set_hyperparameter(&mut self, group: usize, name: &str, value: f64) -> Result<()> {
         Optim::set_hyperparameter(self, group, name, value)
     }
+
+    #[track_caller]
+    fn state_dict(&self) -> Result<StateDict> {
+        Optim::state_dict(self)
+    }
+
+    #[track_caller]
+    fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
+        Optim::load_state_dict(self, state)
+    }
 }
 
 impl<A: Algorithm> Group<A> {
@@ -333,7 +347,7 @@ impl Slot {
 }
 
 impl Memory {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.tensors.is_empty() && self.numbers.is_empty()
     }
 }

@@ -38,8 +38,10 @@ pub use plateau::{Mode, PlateauOptions, ReduceLROnPlateau, ThresholdMode};
 pub use sequential::SequentialLR;
 
 use super::Optimizer;
+use crate::StateDict;
 use std::fmt;
 use std::panic::Location;
+use std::str::FromStr;
 use xla_core::{Error, Result};
 
 /// Learning rates as a function of the steps taken.
@@ -146,6 +148,41 @@ impl<S: Schedule> Scheduler<S> {
         Ok(())
     }
 
+    /// How many steps have been taken, and the rates that the groups began with, as words.
+    pub fn state_dict(&self) -> StateDict {
+        let mut state = StateDict::new();
+        let words = state.metadata_mut();
+        words.insert("last_epoch".into(), self.last_epoch.to_string());
+        words.insert("base_lrs".into(), joined(&self.base_lrs));
+        state
+    }
+
+    /// Takes over what [`Scheduler::state_dict`] returned, and sets the optimizer's rates.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for words that are missing or no numbers, and for another number of
+    /// groups.
+    #[track_caller]
+    pub fn load_state_dict(
+        &mut self,
+        optimizer: &mut dyn Optimizer,
+        state: &StateDict,
+    ) -> Result<()> {
+        let here = Location::caller();
+        let mut load = || {
+            let last_epoch = number(state, "last_epoch")?;
+            let base_lrs = numbers(state, "base_lrs")?;
+            if base_lrs.len() != self.base_lrs.len() {
+                let expected = format!("{} rates", self.base_lrs.len());
+                let got = base_lrs.len();
+                return Err(Error::argument(LOAD, "base_lrs", expected, got));
+            }
+            (self.last_epoch, self.base_lrs) = (last_epoch, base_lrs);
+            self.apply(optimizer)
+        };
+        load().map_err(|e| e.at(here))
+    }
+
     /// The schedule.
     pub fn schedule(&self) -> &S {
         &self.schedule
@@ -159,6 +196,34 @@ impl<S: Schedule> Scheduler<S> {
     /// The rates set last, one a group.
     pub fn get_last_lr(&self) -> &[f64] {
         &self.last_lr
+    }
+}
+
+const LOAD: &str = "load_state_dict";
+
+fn joined(numbers: &[f64]) -> String {
+    let words: Vec<String> = numbers.iter().map(f64::to_string).collect();
+    words.join(",")
+}
+
+fn word<'a>(state: &'a StateDict, name: &'static str) -> Result<&'a str> {
+    let found = state.metadata().get(name).map(String::as_str);
+    found.ok_or_else(|| Error::argument(LOAD, name, "an entry of the state", "none"))
+}
+
+fn parsed<T: FromStr>(name: &'static str, word: &str) -> Result<T> {
+    let no_number = |_| Error::argument(LOAD, name, "a number", format!("{word:?}"));
+    word.parse().map_err(no_number)
+}
+
+fn number<T: FromStr>(state: &StateDict, name: &'static str) -> Result<T> {
+    parsed(name, word(state, name)?)
+}
+
+fn numbers(state: &StateDict, name: &'static str) -> Result<Vec<f64>> {
+    match word(state, name)? {
+        "" => Ok(Vec::new()),
+        words => words.split(',').map(|word| parsed(name, word)).collect(),
     }
 }
 

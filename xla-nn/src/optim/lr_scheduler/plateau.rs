@@ -1,6 +1,7 @@
 //! A schedule that watches a measured value.
 
-use super::{rates, require};
+use super::{number, rates, require};
+use crate::StateDict;
 use crate::optim::Optimizer;
 use std::panic::Location;
 use xla_core::Result;
@@ -144,6 +145,38 @@ impl ReduceLROnPlateau {
             (Mode::Max, ThresholdMode::Rel) => value > self.best * (1.0 + threshold),
             (Mode::Max, ThresholdMode::Abs) => value > self.best + threshold,
         }
+    }
+
+    /// The best value so far and what has been counted, as words. The rates are the optimizer's.
+    pub fn state_dict(&self) -> StateDict {
+        let mut state = StateDict::new();
+        let entries = [
+            ("best", self.best.to_string()),
+            ("num_bad_epochs", self.bad_epochs.to_string()),
+            ("cooldown_counter", self.cooldown.to_string()),
+            ("last_epoch", self.last_epoch.to_string()),
+        ];
+        let entries = entries.map(|(name, value)| (name.to_owned(), value));
+        state.metadata_mut().extend(entries);
+        state
+    }
+
+    /// Takes over what [`ReduceLROnPlateau::state_dict`] returned.
+    ///
+    /// # Errors
+    /// [`xla_core::Error::Argument`] for words that are missing or no numbers.
+    #[track_caller]
+    pub fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
+        let here = Location::caller();
+        let mut load = || {
+            let best = number(state, "best")?;
+            let bad_epochs = number(state, "num_bad_epochs")?;
+            let cooldown = number(state, "cooldown_counter")?;
+            self.last_epoch = number(state, "last_epoch")?;
+            (self.best, self.bad_epochs, self.cooldown) = (best, bad_epochs, cooldown);
+            Ok(())
+        };
+        load().map_err(|e: xla_core::Error| e.at(here))
     }
 
     /// The best value so far.
