@@ -4,8 +4,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use tests::check::{counted, f32s, values};
 use tests::with_devices;
-use xla::nn::{Forward, Linear, Module, Relu, Sequential, Training};
-use xla::{DType, Error, Result, Tensor};
+use xla::nn::{BatchNorm1d, Forward, Linear, Module, Relu, Sequential, Training};
+use xla::{DType, Error, Result, Tensor, optim};
 
 fn linear(inputs: usize, outputs: usize) -> Linear {
     Linear::new(inputs, outputs, ()).unwrap()
@@ -218,5 +218,44 @@ fn gradients_are_switched_and_forgotten_for_all() {
         let error = whole.requires_grad_(true).unwrap_err();
         assert!(matches!(error, Error::DTypeMismatch { .. }), "{error}");
         assert_eq!(error.location().map(|l| l.line()), Some(line));
+    });
+}
+
+#[test]
+fn a_module_moves_under_its_optimizer() {
+    with_devices(2, || {
+        let shared = Arc::new(linear(2, 2));
+        let model = Sequential::new()
+            .add(Arc::clone(&shared))
+            .add(Arc::clone(&shared))
+            .add(BatchNorm1d::new(2, ()).unwrap());
+        let mut optimizer = optim::Sgd::new(model.parameters(), 0.5);
+        let before = values(shared.weight()).unwrap();
+        let x = counted(&[3, 2]);
+        let train = |x: &Tensor| model.forward(x)?.mul(x)?.sum((), false)?.backward();
+        train(&x).unwrap();
+        let view = shared.weight().t().unwrap();
+
+        let device = xla::device_at(1).unwrap();
+        model.to((DType::F64, device)).unwrap();
+        for tensor in model.parameters().iter().chain(&model.buffers()) {
+            assert_eq!(tensor.device(), device);
+            assert!(tensor.dtype() == DType::F64 || tensor.rank() == 0);
+        }
+        assert_eq!(values(shared.weight()).unwrap(), before);
+        let grad = shared.weight().grad().unwrap();
+        assert_eq!((grad.dtype(), grad.device()), (DType::F64, device));
+        let error = view.to_literal().unwrap_err();
+        assert!(matches!(error, Error::DTypeMismatch { .. }), "{error}");
+
+        optimizer.zero_grad();
+        train(&x.to((DType::F64, device)).unwrap()).unwrap();
+        optimizer.step().unwrap();
+        assert_ne!(values(shared.weight()).unwrap(), before);
+        assert!(shared.weight().requires_grad() && shared.weight().is_leaf());
+        assert!(matches!(
+            model.to(DType::I32),
+            Err(Error::DTypeMismatch { .. })
+        ));
     });
 }

@@ -4,6 +4,7 @@ use crate::grad::{GradNode, Leaf};
 use crate::sync::DeviceValue;
 use crate::trace::{Overwrite, Slot, Trace};
 use crate::ty::Ty;
+use crossbeam::atomic::AtomicCell;
 use std::cell::Cell as ThreadCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -45,8 +46,9 @@ pub(crate) struct Contents {
 
 /// One value, shared by every handle on it and every view of it. In-place operators rebind it.
 pub(crate) struct Storage {
-    pub(crate) ty: Ty,
-    pub(crate) device: Device,
+    // Read with every operator; written only by `replace`.
+    ty: AtomicCell<Ty>,
+    device: AtomicCell<Device>,
     /// The node that stands for the value in the epoch it names, as a pending result or as a
     /// parameter. Written under the lock of that epoch's trace.
     slot: AtomicU64,
@@ -62,8 +64,8 @@ impl Storage {
             _ => 0,
         };
         Storage {
-            ty,
-            device,
+            ty: AtomicCell::new(ty),
+            device: AtomicCell::new(device),
             slot: AtomicU64::new(0),
             owner: AtomicU64::new(owner),
             contents: Mutex::new(Contents {
@@ -80,7 +82,7 @@ impl Storage {
 
     /// Makes a dead pending storage of this trace stand for a new node.
     pub(crate) fn recycle(&mut self, ty: Ty, slot: Slot) {
-        self.ty = ty;
+        self.ty = AtomicCell::new(ty);
         *self.slot.get_mut() = slot.bits();
         let contents = self
             .contents
@@ -92,6 +94,32 @@ impl Storage {
         contents.history = None;
         contents.retained = None;
         contents.range = None;
+    }
+
+    #[inline]
+    pub(crate) fn ty(&self) -> Ty {
+        self.ty.load()
+    }
+
+    #[inline]
+    pub(crate) fn device(&self) -> Device {
+        self.device.load()
+    }
+
+    /// Makes a computed value of any dtype, on any device, this storage's. Nothing may be pending
+    /// that reads or makes its value.
+    pub(crate) fn replace(&self, ty: Ty, device: Device, value: DeviceValue) {
+        let mut contents = self.lock();
+        let old = std::mem::replace(&mut contents.value, Value::Ready(value));
+        self.ty.store(ty);
+        self.device.store(device);
+        self.set_slot(Slot::NONE);
+        contents.version += 1;
+        contents.range = None;
+        let history = contents.history.take();
+        drop(contents);
+        // They may hold handles, which are dropped only while no storage is locked.
+        drop((old, history));
     }
 
     #[inline]

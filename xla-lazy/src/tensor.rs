@@ -53,6 +53,11 @@ impl TensorOptions {
         self.dtype
     }
 
+    /// The device asked for.
+    pub fn device(&self) -> Option<Device> {
+        self.device
+    }
+
     /// The device asked for, or the calling replica's.
     ///
     /// # Errors
@@ -131,13 +136,17 @@ impl Tensor {
             Value::Ready(value) if self.view.is_none() => value.clone(),
             _ => return self.clone(),
         };
-        let storage = Storage::new(self.storage.ty, self.storage.device, Value::Ready(value));
+        let storage = Storage::new(
+            self.storage.ty(),
+            self.storage.device(),
+            Value::Ready(value),
+        );
         storage.lock().history = Some(history);
         Tensor::of(Arc::new(storage))
     }
 
     pub(crate) fn ty(&self) -> Ty {
-        self.view.as_ref().map_or(self.storage.ty, |v| v.ty)
+        self.view.as_ref().map_or(self.storage.ty(), |v| v.ty)
     }
 
     /// A tensor with a literal's values, sent to the device now. The dtype is the literal's unless
@@ -251,7 +260,7 @@ impl Tensor {
 
     /// The device that the value lives on.
     pub fn device(&self) -> Device {
-        self.storage.device
+        self.storage.device()
     }
 
     /// A number that all handles on one storage and its views share, and no other tensor has that is
@@ -318,7 +327,7 @@ impl Tensor {
 
     /// Whether no view in the chain leaves elements out.
     fn shows_every_element(&self) -> bool {
-        let total = self.storage.ty.shape().numel();
+        let total = self.storage.ty().shape().numel();
         let mut view = self.view.as_deref();
         while let Some(step) = view {
             if step.ty.shape().numel() != total {

@@ -169,7 +169,7 @@ impl GradNode {
         let output = output
             .as_mut()
             .filter(|output| Arc::ptr_eq(&output.storage, storage))?;
-        let own = Storage::new(self.ty, storage.device, Value::Ready(value.clone()));
+        let own = Storage::new(self.ty, storage.device(), Value::Ready(value.clone()));
         Some(std::mem::replace(output, Tensor::of(Arc::new(own))))
     }
 

@@ -4,6 +4,7 @@
 use super::{NanToNum, RoundingMode};
 use crate::Tensor;
 use crate::op::{Number, Operand};
+use crate::sync;
 use crate::trace::no_grad;
 use std::panic::Location;
 use xla_core::{Error, Result};
@@ -170,5 +171,53 @@ impl Tensor {
             return Err(Error::dtype("set_data", self.dtype().name(), value.dtype()).at(at));
         }
         no_grad(|| self.assign("set_data", value.detach()?)).map(drop)
+    }
+
+    /// Makes this tensor, under all of its handles, what `value` is: of its dtype and on its device.
+    /// A leaf stays one, its gradient is converted and moved as well. This is how a model moves
+    /// without its optimizer noticing.
+    ///
+    /// Everything recorded so far is run before. A view that was made of the tensor before can no
+    /// longer be read if the dtype changes.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] for another shape, [`Error::Autograd`] for a view or the result of
+    /// an operator that a gradient flows through, [`Error::DTypeMismatch`] when a tensor that
+    /// requires a gradient would become one of integers; the pending program's.
+    #[track_caller]
+    pub fn replace_data(&self, value: &Tensor) -> Result<()> {
+        const OP: &str = "replace_data";
+        let at = Location::caller();
+        if value.shape() != self.shape() {
+            let expected = format!("shape {}", self.shape());
+            return Err(Error::shape(OP, expected, value.shape()).at(at));
+        }
+        if self.view.is_some() || !self.is_leaf() {
+            return Err(Error::Autograd {
+                op: OP,
+                reason: "the tensor is a view or the result of an operator".into(),
+                advice: "call it on a tensor of its own, or on a copy() of its detach()",
+                at: at.into(),
+            });
+        }
+        if self.requires_grad() && !value.dtype().is_float() {
+            return Err(Error::dtype(OP, "a floating-point dtype", value.dtype()).at(at));
+        }
+        if value.dtype() == self.dtype() && value.device() == self.device() {
+            return self.set_data(value);
+        }
+        let home = (value.dtype(), value.device());
+        let grad = match self.grad() {
+            Some(grad) => Some(no_grad(|| grad.detach()?.to(home))?),
+            None => None,
+        };
+        sync::sync()?;
+        let new = sync::materialise(value, at)?;
+        sync::materialise(self, at)?;
+        self.storage.replace(value.ty(), value.device(), new);
+        if grad.is_some() {
+            self.set_grad(grad);
+        }
+        Ok(())
     }
 }

@@ -227,6 +227,14 @@ impl State {
         let base = self.node_of(trace, &tensor.storage, location)?;
         match &tensor.view {
             None => Ok(base),
+            Some(view) if view.ty.dtype() != tensor.storage.ty().dtype() => {
+                Err(Blocked::Failed(Error::DTypeMismatch {
+                    op: view.entry.name,
+                    expected: format!("{}, as when the view was made", view.ty.dtype()),
+                    got: tensor.storage.ty().dtype(),
+                    at: location.into(),
+                }))
+            }
             Some(view) => Ok(self.derive(view, base, location)),
         }
     }

@@ -18,7 +18,7 @@ fn choose(entry: &'static OpEntry, operands: &[Operand<'_>], at: Site) -> Result
     let mut device: Option<Device> = None;
     for operand in operands {
         if let Operand::Tensor(tensor) = operand {
-            let this = tensor.storage.device;
+            let this = tensor.storage.device();
             match device {
                 Some(left) if left != this => {
                     return Err(Error::DeviceMismatch {
@@ -244,7 +244,7 @@ fn bind(
         };
         let trace = match trace {
             Some(trace) if !trace.has_ended() => trace,
-            _ => Trace::of_thread(target.device),
+            _ => Trace::of_thread(target.device()),
         };
         if let Some(other) = target.pending_in()
             && !Arc::ptr_eq(&other, &trace)
@@ -321,7 +321,7 @@ pub(crate) fn with_node<T>(
     loop {
         let trace = match tensor.storage.pending_in() {
             Some(trace) => trace,
-            None => Trace::of_thread(tensor.storage.device),
+            None => Trace::of_thread(tensor.storage.device()),
         };
         let mut state = trace.lock();
         match state.node_of_tensor(&trace, tensor, location) {

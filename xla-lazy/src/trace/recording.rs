@@ -288,7 +288,7 @@ impl Recording {
             storage.set_slot(Slot::new(self.epoch, index));
             return index;
         }
-        let index = self.push(&PARAMETER, storage.ty, &[], flag::PARAM, location);
+        let index = self.push(&PARAMETER, storage.ty(), &[], flag::PARAM, location);
         self.params.push(Param {
             node: index,
             value: value.clone(),

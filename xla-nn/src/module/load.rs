@@ -1,4 +1,4 @@
-//! A module's state, out and in.
+//! A module's state: out, in, and to other places.
 
 use super::Module;
 use super::visitor::{Item, walk};
@@ -6,7 +6,7 @@ use crate::StateDict;
 use std::panic::Location;
 
 use xla_core::{Error, Result, ShapeConflict};
-use xla_lazy::{Tensor, no_grad};
+use xla_lazy::{Tensor, TensorOptions, no_grad};
 
 /// Which keys did not meet when a state was loaded without being strict.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -97,4 +97,31 @@ pub(super) fn load<M: Module + ?Sized>(
     };
     no_grad(assign).map_err(|error: Error| error.relocated(here))?;
     Ok(keys)
+}
+
+pub(super) fn move_to<M: Module>(
+    module: &M,
+    options: TensorOptions,
+    here: &'static Location<'static>,
+) -> Result<()> {
+    if let Some(dtype) = options.dtype().filter(|dtype| !dtype.is_float()) {
+        return Err(Error::dtype("to", "a float dtype", dtype).at(here));
+    }
+    let mut tensors = module.parameters();
+    tensors.extend(module.buffers());
+    let moved = |tensor: &Tensor| -> Result<Tensor> {
+        let float = tensor.dtype().is_float();
+        let dtype = options.dtype().filter(|_| float).unwrap_or(tensor.dtype());
+        let device = options.device().unwrap_or(tensor.device());
+        no_grad(|| tensor.detach()?.to((dtype, device)))
+    };
+    let replace = || {
+        // All are recorded before the first is computed, so that one program converts them.
+        let values: Vec<Tensor> = tensors.iter().map(moved).collect::<Result<_>>()?;
+        for (tensor, value) in tensors.iter().zip(&values) {
+            tensor.replace_data(value)?;
+        }
+        Ok(())
+    };
+    replace().map_err(|error: Error| error.relocated(here))
 }

@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::panic::Location;
 use visitor::{Item, walk};
 use xla_core::Result;
-use xla_lazy::Tensor;
+use xla_lazy::{Tensor, TensorOptions};
 
 /// A tree of parameters, buffers and other modules: whatever is trained, saved and moved as one.
 ///
@@ -161,6 +161,21 @@ pub trait Module: Send + Sync {
         for parameter in self.parameters() {
             parameter.set_grad(None);
         }
+    }
+
+    /// Moves parameters and buffers to a device, converts those of a float dtype to another, or both.
+    /// They stay the same tensors, so that optimizers and shared parameters stay right; gradients
+    /// follow them. What has been recorded is run before.
+    ///
+    /// # Errors
+    /// [`xla_core::Error::DTypeMismatch`] for a dtype that is no float; what running or moving
+    /// returns.
+    #[track_caller]
+    fn to(&self, options: impl Into<TensorOptions>) -> Result<()>
+    where
+        Self: Sized,
+    {
+        load::move_to(self, options.into(), Location::caller())
     }
 
     /// The parameters and persistent buffers by their paths, in order; one that is shared under each
