@@ -88,7 +88,7 @@ impl Weights {
     /// What the input contributes to the steps, of any number of leading axes: for all steps of a
     /// sequence it is one product.
     #[track_caller]
-    pub(super) fn from_input(&self, kind: Kind, input: &Tensor) -> Result<Tensor> {
+    pub(super) fn of_input(&self, kind: Kind, input: &Tensor) -> Result<Tensor> {
         let bias = match (&self.bias_ih, &self.bias_hh) {
             // The reset gate of a GRU scales the hidden state's bias, so it cannot be added before.
             (Some(a), Some(b)) if kind != Kind::Gru => Some(a.add(b)?),
@@ -97,7 +97,7 @@ impl Weights {
         functional::linear(input, &self.weight_ih, bias.as_ref())
     }
 
-    /// One step: `input` is what [`Weights::from_input`] made of it.
+    /// One step: `input` is what [`Weights::of_input`] made of it.
     #[track_caller]
     pub(super) fn step(&self, kind: Kind, input: &Tensor, state: &State) -> Result<State> {
         let bias = self.bias_hh.as_ref().filter(|_| kind == Kind::Gru);

@@ -145,5 +145,5 @@ fn step(
             _ => None,
         },
     };
-    weights.step(kind, &weights.from_input(kind, input)?, &state)
+    weights.step(kind, &weights.of_input(kind, input)?, &state)
 }

@@ -294,7 +294,7 @@ impl Sequence {
         reverse: bool,
     ) -> Result<(Tensor, State)> {
         let (kind, weights) = (self.options.kind, &self.weights[row]);
-        let inputs = weights.from_input(kind, sequence)?;
+        let inputs = weights.of_input(kind, sequence)?;
         let length = sequence.dims()[0];
         let mut outputs = Vec::with_capacity(length);
         for step in 0..length {
