@@ -1,9 +1,10 @@
 //! Embedding.
 
 use super::builder::setters;
+use crate::functional::{self, EmbeddingOptions};
 use crate::{Forward, Module};
 use std::panic::Location;
-use xla_core::{DType, Error, Result, Shape};
+use xla_core::{DType, Error, Result};
 use xla_lazy::{Tensor, TensorOptions, no_grad};
 
 /// A table of vectors, looked up by index.
@@ -13,6 +14,9 @@ use xla_lazy::{Tensor, TensorOptions, no_grad};
 pub struct Embedding {
     weight: Tensor,
     padding_idx: Option<usize>,
+    max_norm: Option<f64>,
+    norm_type: f64,
+    scale_grad_by_freq: bool,
 }
 
 impl Embedding {
@@ -32,6 +36,9 @@ impl Embedding {
             count,
             features,
             padding_idx: None,
+            max_norm: None,
+            norm_type: 2.0,
+            scale_grad_by_freq: false,
         }
     }
 
@@ -47,16 +54,13 @@ impl Embedding {
     /// that is not in `0..count`, where it came from the host.
     #[track_caller]
     pub fn forward(&self, indices: &Tensor) -> Result<Tensor> {
-        let rows = self.weight.index_select(0, &indices.reshape([-1])?)?;
-        let mut dims = indices.dims().to_vec();
-        dims.push(self.weight.dims()[1]);
-        let rows = rows.reshape(Shape::new(&dims))?;
-        let Some(padding) = self.padding_idx else {
-            return Ok(rows);
+        let options = EmbeddingOptions {
+            padding_idx: self.padding_idx.map(|index| index as i64),
+            max_norm: self.max_norm,
+            norm_type: self.norm_type,
+            scale_grad_by_freq: self.scale_grad_by_freq,
         };
-        // The padding's vector is used but not learnt.
-        let padding = indices.eq(padding as i64)?.unsqueeze(-1)?;
-        padding.select_from(&rows.detach()?, &rows)
+        functional::embedding(&self.weight, indices, options)
     }
 }
 
@@ -66,12 +70,21 @@ pub struct EmbeddingBuilder {
     count: usize,
     features: usize,
     padding_idx: Option<usize>,
+    max_norm: Option<f64>,
+    norm_type: f64,
+    scale_grad_by_freq: bool,
 }
 
 impl EmbeddingBuilder {
     setters! {
         /// The index that stands for nothing: its vector starts as zeros and takes no gradient.
         padding_idx: Option<usize>,
+        /// The norm that a vector is scaled down to when it is looked up: none unless set.
+        max_norm: Option<f64>,
+        /// The p of that norm: 2 unless set.
+        norm_type: f64,
+        /// Whether a vector's gradient is divided by how often it was looked up: false unless set.
+        scale_grad_by_freq: bool,
     }
 
     /// Draws the table.
@@ -98,6 +111,9 @@ impl EmbeddingBuilder {
         Ok(Embedding {
             weight: weight.requires_grad_(true)?,
             padding_idx: self.padding_idx,
+            max_norm: self.max_norm,
+            norm_type: self.norm_type,
+            scale_grad_by_freq: self.scale_grad_by_freq,
         })
     }
 }
