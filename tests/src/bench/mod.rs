@@ -122,8 +122,11 @@ fn training(
         let loss = loss()?;
         loss.backward()?;
         optimizer.step()?;
+        // Recorded before the sync: after it, it would be the next step's, with a wait or without.
+        let value = loss.detach()?.copy()?;
+        drop(loss);
         xla::sync()?;
-        loss.detach()?.copy()
+        Ok(value)
     }))
 }
 
