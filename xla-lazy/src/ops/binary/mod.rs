@@ -164,9 +164,12 @@ fn both(
     Ok(smallvec::smallvec![left, right])
 }
 
-/// A number or tensor operand of a rule, as a tensor to call methods on.
+/// A number or tensor operand of a rule, as a tensor to compute with: truth values become numbers.
 fn tensor_of(vjp: &Vjp<'_>, index: usize) -> Result<Tensor> {
     match vjp.operand(index)? {
+        Operand::Tensor(tensor) if tensor.dtype() == DType::Bool => {
+            tensor.to_dtype(vjp.output_type().dtype())
+        }
         Operand::Tensor(tensor) => Ok(tensor.clone()),
         Operand::Number(number) => {
             let options = (vjp.output_type().dtype(), vjp.grad().device());

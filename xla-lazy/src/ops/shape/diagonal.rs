@@ -105,7 +105,8 @@ impl ViewRule for Diagonal {
     fn strides(&self, _: &Shape, strides: &[i64], _: &Shape) -> Option<Strides> {
         let (&last, rest) = strides.split_last()?;
         let mut out: Strides = rest.into();
-        *out.last_mut()? += last;
+        let end = out.last_mut()?;
+        *end = end.saturating_add(last);
         Some(out)
     }
 }

@@ -180,7 +180,7 @@ impl ViewRule for Stride {
     fn strides(&self, _: &Shape, strides: &[i64], _: &Shape) -> Option<Strides> {
         let step = |(i, s): (usize, &i64)| {
             if i == self.axis {
-                s * self.step as i64
+                s.saturating_mul(i64::try_from(self.step).unwrap_or(i64::MAX))
             } else {
                 *s
             }
