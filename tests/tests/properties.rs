@@ -9,14 +9,16 @@ const EXECUTED: u32 = 16;
 const RECORDED: u32 = 200;
 /// Whence the cases are drawn: the same in every run.
 const SEED: u64 = 2024;
+/// So many tests share the operators.
+const PARTS: usize = 8;
 
-/// Runs the properties whose place in the list is `part` modulo `parts`.
-fn hold(part: usize, parts: usize) {
+/// Runs the properties whose place in the list is `part` modulo [`PARTS`].
+fn hold(part: usize) {
     with_devices(1, || {
         let mine: Vec<Property> = fuzz::properties()
             .into_iter()
             .skip(part)
-            .step_by(parts)
+            .step_by(PARTS)
             .collect();
         let mut broken = Vec::new();
         for property in &mine {
@@ -29,22 +31,22 @@ fn hold(part: usize, parts: usize) {
     });
 }
 
-#[test]
-fn operators_keep_their_word_first_part() {
-    hold(0, 4);
+macro_rules! parts {
+    ($($name:ident = $part:literal;)*) => {$(
+        #[test]
+        fn $name() {
+            hold($part);
+        }
+    )*};
 }
 
-#[test]
-fn operators_keep_their_word_second_part() {
-    hold(1, 4);
-}
-
-#[test]
-fn operators_keep_their_word_third_part() {
-    hold(2, 4);
-}
-
-#[test]
-fn operators_keep_their_word_fourth_part() {
-    hold(3, 4);
+parts! {
+    operators_keep_their_word_0 = 0;
+    operators_keep_their_word_1 = 1;
+    operators_keep_their_word_2 = 2;
+    operators_keep_their_word_3 = 3;
+    operators_keep_their_word_4 = 4;
+    operators_keep_their_word_5 = 5;
+    operators_keep_their_word_6 = 6;
+    operators_keep_their_word_7 = 7;
 }

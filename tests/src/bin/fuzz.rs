@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     }
     let (depth, cases) = match arguments.record {
         true => (Depth::Recorded, 256),
-        false => (Depth::Executed, 4),
+        false => (Depth::Executed, 8),
     };
     let (mut passed, mut failed) = (0u64, Vec::new());
     while Instant::now() < end && !properties.is_empty() {

@@ -13,6 +13,11 @@ pub use tensors::Tensors;
 use std::path::{Path, PathBuf};
 use xla::{DType, Literal, Tensor};
 
+/// The operators that cases may name, each with all its names.
+pub fn operator_names() -> Vec<&'static [&'static str]> {
+    ops::names()
+}
+
 /// Why a case failed, as its line says it.
 pub type Failure = String;
 

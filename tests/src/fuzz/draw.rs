@@ -3,19 +3,39 @@
 //! A case is a list of numbers; what an operator is called with is read off it. A smaller number
 //! stands for something simpler, so that whoever shortens and lowers the list simplifies the case.
 
-use xla::{DType, Literal, Result, Tensor};
+use super::Depth;
+use ndarray::{ArrayD, IxDyn};
+use xla::{DType, Literal, Number, Result, Tensor};
 
 /// The choices of one case, read from the front; beyond the end all are 0.
 #[derive(Debug)]
 pub struct Draw<'a> {
     choices: &'a [u32],
     next: usize,
+    depth: Depth,
 }
 
+/// So many numbers of an array are drawn; the others repeat them, so that what is drawn after a
+/// large array is not always 0.
+const DRAWN: usize = 24;
+
+/// Lengths that no memory holds, where nothing is executed.
+const HUGE: [usize; 4] = [1 << 40, i64::MAX as usize, 1 << 31, 1 << 62];
+
 impl<'a> Draw<'a> {
-    /// Reads from these choices.
-    pub fn new(choices: &'a [u32]) -> Self {
-        Draw { choices, next: 0 }
+    /// Reads from these choices. Lengths that cannot be executed are drawn only for
+    /// [`Depth::Recorded`].
+    pub fn new(choices: &'a [u32], depth: Depth) -> Self {
+        Draw {
+            choices,
+            next: 0,
+            depth,
+        }
+    }
+
+    /// True once in `n` times where nothing is executed.
+    fn unbounded(&mut self, n: usize) -> bool {
+        self.depth == Depth::Recorded && self.once_in(n)
     }
 
     fn choice(&mut self) -> u32 {
@@ -46,9 +66,41 @@ impl<'a> Draw<'a> {
         if distance % 2 == 1 { half } else { -half }
     }
 
+    /// An argument that counts or measures: mostly from 1 to `most`, sometimes 0 or more.
+    pub fn size(&mut self, most: usize) -> usize {
+        if self.unbounded(24) {
+            return self.pick(&HUGE);
+        }
+        match self.once_in(12) {
+            true => self.pick(&[0, most + 1, most + 6]),
+            false => 1 + self.below(most),
+        }
+    }
+
+    /// As [`Draw::around`], sometimes at the ends of the range of `i64`.
+    pub fn int(&mut self, reach: usize) -> i64 {
+        match self.unbounded(24) {
+            true => self.pick(&[i64::MAX, i64::MIN, 1 << 40, -(1 << 40), i64::MIN + 1]),
+            false => self.around(reach),
+        }
+    }
+
+    /// A number operand, whole or not.
+    pub fn operand(&mut self) -> Number {
+        let small = self.around(12);
+        match self.below(4) {
+            0 | 1 => Number::Int(small),
+            2 => Number::Float(small as f64 / 4.0),
+            _ => Number::Float(self.number(DType::F64)),
+        }
+    }
+
     /// The length of an axis: small, sometimes 0.
     pub fn length(&mut self) -> usize {
-        self.pick(&[2, 1, 3, 4, 5, 0, 7])
+        match self.unbounded(48) {
+            true => self.pick(&HUGE),
+            false => self.pick(&[2, 1, 3, 4, 5, 0, 7]),
+        }
     }
 
     /// Axis lengths, of at most this many axes.
@@ -136,8 +188,31 @@ impl<'a> Draw<'a> {
 
     /// An array of such numbers.
     pub fn array(&mut self, dtype: DType, dims: &[usize]) -> Array {
-        let n = dims.iter().product();
-        let values = (0..n).map(|_| self.number(dtype)).collect();
+        let draw = |draw: &mut Self| draw.number(dtype);
+        self.filled(dtype, dims, draw)
+    }
+
+    /// An array of finite numbers.
+    pub fn finite(&mut self, dtype: DType, dims: &[usize]) -> Array {
+        let draw = |draw: &mut Self| match draw.number(dtype) {
+            special if !special.is_finite() => 0.5,
+            number => number,
+        };
+        self.filled(dtype, dims, draw)
+    }
+
+    fn filled(
+        &mut self,
+        dtype: DType,
+        dims: &[usize],
+        mut number: impl FnMut(&mut Self) -> f64,
+    ) -> Array {
+        let n = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+        let values = n.filter(|&n| n <= MOST).map(|n| {
+            let drawn: Vec<f64> = (0..n.min(DRAWN)).map(|_| number(self)).collect();
+            let value = |i: usize| drawn[(i + i / DRAWN) % drawn.len()];
+            (0..n).map(value).collect()
+        });
         Array {
             dtype,
             dims: dims.to_vec(),
@@ -148,23 +223,21 @@ impl<'a> Draw<'a> {
     /// An array of integers in `low..high`; once in 16 times one that is out of that range.
     pub fn indices(&mut self, dims: &[usize], low: i64, high: i64) -> Array {
         let dtype = self.pick(&[DType::I64, DType::I64, DType::I32]);
-        let n: usize = dims.iter().product();
-        let width = usize::try_from(high - low).unwrap_or(0);
-        let mut values: Vec<f64> = (0..n)
-            .map(|_| (low + self.below(width) as i64) as f64)
-            .collect();
+        let width = usize::try_from(high.saturating_sub(low)).unwrap_or(0);
+        let draw = |draw: &mut Self| low.saturating_add(draw.below(width) as i64) as f64;
+        let mut array = self.filled(dtype, dims, draw);
         if self.once_in(16)
-            && let Some(last) = values.last_mut()
+            && let Some(last) = array.values.as_mut().and_then(|v| v.last_mut())
         {
-            *last = self.pick(&[high, high + 5, low - 1]) as f64;
+            let beyond = [high, high.saturating_add(5), low.saturating_sub(1)];
+            *last = self.pick(&beyond) as f64;
         }
-        Array {
-            dtype,
-            dims: dims.to_vec(),
-            values,
-        }
+        array
     }
 }
+
+/// An array of more elements is not held.
+const MOST: usize = 1 << 14;
 
 /// A host array: what a tensor holds, as numbers.
 #[derive(Debug, Clone)]
@@ -173,25 +246,48 @@ pub struct Array {
     pub dtype: DType,
     /// Axis lengths.
     pub dims: Vec<usize>,
-    /// Row-major elements.
-    pub values: Vec<f64>,
+    /// Row-major elements; none where they are too many to be held, which then are 0.
+    pub values: Option<Vec<f64>>,
 }
 
 impl Array {
+    /// One number without axes.
+    pub fn number(value: f64) -> Self {
+        Array {
+            dtype: DType::F64,
+            dims: Vec::new(),
+            values: Some(vec![value]),
+        }
+    }
+
     /// As a tensor on the device.
     ///
     /// # Errors
     /// Whatever keeps it from being sent.
     pub fn tensor(&self) -> Result<Tensor> {
-        let literal = Literal::from_slice(&self.values, self.dims.as_slice())?;
-        Tensor::from_literal(literal.cast(self.dtype), ())
+        match &self.values {
+            Some(values) => {
+                let literal = Literal::from_slice(values, self.dims.as_slice())?;
+                Tensor::from_literal(literal.cast(self.dtype), ())
+            }
+            None => Tensor::zeros(self.dims.as_slice(), self.dtype),
+        }
     }
-}
 
-impl Array {
-    /// As an `ndarray` array of `f64`.
-    pub fn nd(&self) -> ndarray::ArrayD<f64> {
-        ndarray::ArrayD::from_shape_vec(self.dims.as_slice(), self.values.clone())
-            .expect("an array has as many elements as its axes say")
+    /// As a tensor that requires a gradient, if its dtype can have one.
+    ///
+    /// # Errors
+    /// As [`Array::tensor`].
+    pub fn leaf(&self) -> Result<Tensor> {
+        let tensor = self.tensor()?;
+        if self.dtype.is_float() {
+            tensor.requires_grad_(true)?;
+        }
+        Ok(tensor)
+    }
+
+    /// As an `ndarray` array of `f64`, where its elements are held.
+    pub fn nd(&self) -> Option<ArrayD<f64>> {
+        ArrayD::from_shape_vec(IxDyn(&self.dims), self.values.clone()?).ok()
     }
 }

@@ -2,18 +2,25 @@
 //! error or records something that compiles, runs, has the type that was promised, and, where an
 //! independent computation on the host is at hand, the right value.
 
+mod activation;
 mod binary;
+mod combine;
 mod draw;
+mod index;
+mod linalg;
 mod reduce;
 mod run;
+mod scan;
 mod shape;
+mod sort;
 mod unary;
 
 pub use draw::{Array, Draw};
 pub use run::run;
 
+use ndarray::ArrayD;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use xla::{BackwardOptions, DType, Error, Result, Tensor};
+use xla::{BackwardOptions, DType, Error, Literal, Result, Tensor};
 
 /// One operator on drawn arguments.
 #[derive(Clone, Copy)]
@@ -30,8 +37,27 @@ pub struct Call {
     pub inputs: Vec<Tensor>,
     /// What it returned.
     pub outputs: Vec<Tensor>,
-    /// The first output's elements by other means, with the relative error allowed.
-    pub expected: Option<(Vec<f64>, f64)>,
+    /// The outputs' elements by other means, with the relative error allowed; of the first ones,
+    /// where the host's value is at hand.
+    pub expected: Vec<Option<(ArrayD<f64>, f64)>>,
+}
+
+impl Call {
+    /// A call of which no value is known.
+    pub fn new(inputs: Vec<Tensor>, outputs: Vec<Tensor>) -> Self {
+        Call {
+            inputs,
+            outputs,
+            expected: Vec::new(),
+        }
+    }
+
+    /// Says what the next output holds, but for this error relative to the elements.
+    #[must_use]
+    pub fn expect(mut self, values: Option<ArrayD<f64>>, tolerance: f64) -> Self {
+        self.expected.push(values.map(|values| (values, tolerance)));
+        self
+    }
 }
 
 /// How far a case goes.
@@ -44,15 +70,21 @@ pub enum Depth {
 }
 
 /// How many choices a case has at most.
-pub const CHOICES: usize = 256;
+pub const CHOICES: usize = 384;
 
 /// Every operator's property.
 pub fn properties() -> Vec<Property> {
     [
         unary::properties(),
+        activation::properties(),
         binary::properties(),
+        combine::properties(),
         reduce::properties(),
+        scan::properties(),
         shape::properties(),
+        sort::properties(),
+        index::properties(),
+        linalg::properties(),
     ]
     .concat()
 }
@@ -62,8 +94,52 @@ pub fn properties() -> Vec<Property> {
 /// # Errors
 /// What it did instead.
 pub fn check(property: &Property, choices: &[u32], depth: Depth) -> Result<(), String> {
-    let outcome = catch_unwind(AssertUnwindSafe(|| attempt(property, choices, depth)));
-    outcome.unwrap_or_else(|panic| {
+    match record(property, choices, depth)? {
+        Some(case) if depth == Depth::Executed => case.compare(),
+        _ => Ok(()),
+    }
+}
+
+/// The same for several choices, which are executed as one program.
+///
+/// # Errors
+/// What happened instead in one of them.
+pub fn hold_together(
+    property: &Property,
+    choices: &[Vec<u32>],
+    depth: Depth,
+) -> Result<(), String> {
+    let cases: Result<Vec<_>, _> = choices
+        .iter()
+        .map(|choices| record(property, choices, depth))
+        .collect();
+    let cases = cases?;
+    if depth == Depth::Recorded {
+        return Ok(());
+    }
+    xla::sync().map_err(|error| error.to_string())?;
+    cases.iter().flatten().try_for_each(Case::compare)
+}
+
+/// A call that was not refused, and the gradients of its inputs.
+struct Case {
+    call: Call,
+    grads: Vec<Tensor>,
+}
+
+/// Calls an operator and records its derivative; nothing where it refuses the arguments.
+fn record(property: &Property, choices: &[u32], depth: Depth) -> Result<Option<Case>, String> {
+    let recorded = || {
+        let call = match (property.run)(&mut Draw::new(choices, depth)) {
+            Ok(call) => call,
+            Err(error) => return refused(&error).map(|()| None),
+        };
+        match gradients(&call) {
+            Ok(grads) => Ok(Some(Case { call, grads })),
+            Err(error) => Err(format!("the derivative of {}: {error}", describe(&call))),
+        }
+    };
+    catch_unwind(AssertUnwindSafe(recorded)).unwrap_or_else(|panic| {
         let text = panic
             .downcast_ref::<String>()
             .map(String::as_str)
@@ -72,45 +148,47 @@ pub fn check(property: &Property, choices: &[u32], depth: Depth) -> Result<(), S
     })
 }
 
-fn attempt(property: &Property, choices: &[u32], depth: Depth) -> Result<(), String> {
-    let call = match (property.run)(&mut Draw::new(choices)) {
-        Ok(call) => call,
-        Err(error) => return refused(&error),
-    };
-    let described = describe(&call);
-    let failed = |what: &str, error: &Error| format!("{what} of {described}: {error}");
-    let grads = match gradients(&call) {
-        Ok(grads) => grads,
-        Err(error) => return Err(failed("the derivative", &error)),
-    };
-    if depth == Depth::Recorded {
-        return Ok(());
-    }
-    for output in call.outputs.iter().chain(&grads) {
-        let literal = output.to_literal().map_err(|e| failed("the value", &e))?;
-        if literal.shape() != output.shape() || literal.dtype() != output.dtype() {
-            let (got, promised) = (literal.shape(), output.shape());
-            return Err(format!("{described}: promised {promised}, got {got}"));
+impl Case {
+    /// Executes what was recorded and compares it with what was promised.
+    fn compare(&self) -> Result<(), String> {
+        let described = describe(&self.call);
+        for (i, output) in self.call.outputs.iter().chain(&self.grads).enumerate() {
+            let literal = output
+                .to_literal()
+                .map_err(|error| format!("the value of {described}: {error}"))?;
+            if literal.shape() != output.shape() || literal.dtype() != output.dtype() {
+                let (got, promised) = (literal.shape(), output.shape());
+                return Err(format!("{described}: promised {promised}, got {got}"));
+            }
+            if let Some(Some((expected, tolerance))) = self.call.expected.get(i) {
+                compare(&literal, expected, *tolerance)
+                    .map_err(|reason| format!("{described}, output {i}: {reason}"))?;
+            }
         }
+        Ok(())
     }
-    let Some((expected, tolerance)) = &call.expected else {
-        return Ok(());
-    };
-    let literal = call.outputs[0].to_literal();
+}
+
+/// Whether a value has these elements, within an error relative to them.
+fn compare(literal: &Literal, expected: &ArrayD<f64>, tolerance: f64) -> Result<(), String> {
+    if literal.shape().dims() != expected.shape() {
+        let (want, got) = (expected.shape(), literal.shape());
+        return Err(format!("expected shape {want:?}, got {got}"));
+    }
     let got: Vec<f64> = literal
-        .and_then(|l| l.cast(DType::F64).to_vec())
-        .map_err(|e| failed("the value", &e))?;
-    if got.len() != expected.len() {
-        return Err(format!(
-            "{described}: expected {} elements, got {}",
-            expected.len(),
-            got.len()
-        ));
-    }
+        .cast(DType::F64)
+        .to_vec()
+        .map_err(|error| error.to_string())?;
+    // Beyond this a number of 16 bits is infinite.
+    let most = match literal.dtype() {
+        DType::F16 => 6.5e4,
+        _ => f64::INFINITY,
+    };
     for (i, (&g, &e)) in got.iter().zip(expected).enumerate() {
         let near = (g - e).abs() <= tolerance * e.abs().max(1.0);
-        if !(g == e || near || (g.is_nan() && e.is_nan())) {
-            return Err(format!("{described} [{i}]: expected {e:e}, got {g:e}"));
+        let beyond = e.abs() > most && g.abs() > most && g.signum() == e.signum();
+        if !(g == e || near || beyond || (g.is_nan() && e.is_nan())) {
+            return Err(format!("element {i}: expected {e:e}, got {g:e}"));
         }
     }
     Ok(())

@@ -3,8 +3,8 @@
 use super::{Call, one};
 use xla::{Error, GeluApproximation};
 
-pub(super) fn find(name: &str) -> Option<Call> {
-    Some(match name {
+operators! {
+    fn find(name: &str) -> Option<Call> {
         "celu" => |x, k| one(x[0].celu(k.f64_or("alpha", 1.0)?)),
         "elu" => |x, k| one(x[0].elu(k.f64_or("alpha", 1.0)?)),
         "gelu" => |x, k| {
@@ -23,7 +23,7 @@ pub(super) fn find(name: &str) -> Option<Call> {
         "hardswish" => |x, _| one(x[0].hardswish()),
         "hardtanh" => {
             |x, k| one(x[0].hardtanh(k.f64_or("min_val", -1.0)?, k.f64_or("max_val", 1.0)?))
-        }
+        },
         "leaky_relu" => |x, k| one(x[0].leaky_relu(k.f64_or("negative_slope", 0.01)?)),
         "logsigmoid" => |x, _| one(x[0].logsigmoid()),
         "mish" => |x, _| one(x[0].mish()),
@@ -34,11 +34,10 @@ pub(super) fn find(name: &str) -> Option<Call> {
         "silu" => |x, _| one(x[0].silu()),
         "softplus" => {
             |x, k| one(x[0].softplus(k.f64_or("beta", 1.0)?, k.f64_or("threshold", 20.0)?))
-        }
+        },
         "softshrink" => |x, k| one(x[0].softshrink(k.f64_or("lambd", 0.5)?)),
         "softsign" => |x, _| one(x[0].softsign()),
         "tanhshrink" => |x, _| one(x[0].tanhshrink()),
         "threshold" => |x, k| one(x[0].threshold(k.f64("threshold")?, k.f64("value")?)),
-        _ => return None,
-    })
+    }
 }

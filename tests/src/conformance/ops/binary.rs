@@ -4,8 +4,8 @@ use super::{Call, one};
 use crate::conformance::Kwargs;
 use xla::{Error, Number, Operand, Result, RoundingMode, Tensor};
 
-pub(super) fn find(name: &str) -> Option<Call> {
-    Some(match name {
+operators! {
+    fn find(name: &str) -> Option<Call> {
         "add" | "add_scalar" => |x, k| {
             let other = other(x, 1, "other", k)?;
             one(match number(k, "alpha")? {
@@ -75,8 +75,7 @@ pub(super) fn find(name: &str) -> Option<Call> {
             one(x[0].select_from(input, other(x, next, "other", k)?))
         },
         "xlogy" => |x, k| one(x[0].xlogy(other(x, 1, "other", k)?)),
-        _ => return None,
-    })
+    }
 }
 
 /// A number, whole or not as it is written.

@@ -47,8 +47,8 @@ fn bias(x: &[Tensor]) -> Option<&Tensor> {
     x.get(2)
 }
 
-pub(super) fn find(name: &str) -> Option<Call> {
-    Some(match name {
+operators! {
+    fn find(name: &str) -> Option<Call> {
         "conv1d" => |x, k| one(functional::conv1d(&x[0], &x[1], bias(x), conv(k)?)),
         "conv2d" => |x, k| one(functional::conv2d(&x[0], &x[1], bias(x), conv(k)?)),
         "conv3d" => |x, k| one(functional::conv3d(&x[0], &x[1], bias(x), conv(k)?)),
@@ -82,7 +82,7 @@ pub(super) fn find(name: &str) -> Option<Call> {
         },
         "im2col" | "nn_unfold" => {
             |x, k| one(functional::unfold(&x[0], k.ints("kernel_size")?, fold(k)?))
-        }
+        },
         "pixel_shuffle" => |x, k| one(functional::pixel_shuffle(&x[0], k.usize("upscale_factor")?)),
         "pixel_unshuffle" => |x, k| {
             one(functional::pixel_unshuffle(
@@ -90,6 +90,5 @@ pub(super) fn find(name: &str) -> Option<Call> {
                 k.usize("downscale_factor")?,
             ))
         },
-        _ => return None,
-    })
+    }
 }

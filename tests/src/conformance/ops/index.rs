@@ -101,8 +101,8 @@ fn index_put(x: &[Tensor], args: &Kwargs) -> Result<Vec<Tensor>> {
     one(x[0].index_put(&parts, &x[last], args.bool_or("accumulate", false)?))
 }
 
-pub(super) fn find(name: &str) -> Option<Call> {
-    Some(match name {
+operators! {
+    fn find(name: &str) -> Option<Call> {
         "index_select" => |x, a| one(x[0].index_select(a.i64("dim")?, &x[1])),
         "gather" => |x, a| one(x[0].gather(a.i64("dim")?, &x[1])),
         "take_along_dim" => |x, a| one(x[0].take_along_dim(&x[1], a.i64_or_none("dim")?)),
@@ -117,7 +117,7 @@ pub(super) fn find(name: &str) -> Option<Call> {
         "index_copy" => |x, a| one(x[0].index_copy(a.i64("dim")?, &x[1], &x[2])),
         "index_fill" => {
             |x, a| one(x[0].index_fill(a.i64("dim")?, &x[1], source(x, 2, a, "value")?))
-        }
+        },
         "index" => index,
         "index_put" => index_put,
         "masked_fill" => |x, a| one(x[0].masked_fill(&x[1], source(x, 2, a, "value")?)),
@@ -125,6 +125,5 @@ pub(super) fn find(name: &str) -> Option<Call> {
         "masked_select" => |x, _| one(x[0].masked_select(&x[1])),
         "embedding" => embedding,
         "one_hot" => one_hot,
-        _ => return None,
-    })
+    }
 }

@@ -33,8 +33,8 @@ fn solve_triangular(x: &[Tensor], k: &Kwargs) -> Result<Tensor> {
     x[0].solve_triangular(&x[1], options)
 }
 
-pub(super) fn find(name: &str) -> Option<Call> {
-    Some(match name {
+operators! {
+    fn find(name: &str) -> Option<Call> {
         "addmm" => |x, k| {
             let (beta, alpha) = (factor(k, "beta")?, factor(k, "alpha")?);
             one(x[0].addmm(&x[1], &x[2], beta, alpha))
@@ -66,6 +66,5 @@ pub(super) fn find(name: &str) -> Option<Call> {
         "solve_triangular" => |x, k| one(solve_triangular(x, k)),
         "tensordot" => |x, k| one(tensordot(x, k)),
         "trace" => |x, _| one(x[0].trace()),
-        _ => return None,
-    })
+    }
 }

@@ -54,8 +54,8 @@ fn kl_div(x: &[Tensor], k: &Kwargs) -> Result<Tensor> {
     functional::kl_div(&x[0], &x[1], options)
 }
 
-pub(super) fn find(name: &str) -> Option<Call> {
-    Some(match name {
+operators! {
+    fn find(name: &str) -> Option<Call> {
         "bce_with_logits" => |x, k| {
             let options = BceWithLogitsOptions {
                 weight: x.get(2),
@@ -154,6 +154,5 @@ pub(super) fn find(name: &str) -> Option<Call> {
                 &x[0], &x[1], &x[2], options,
             ))
         },
-        _ => return None,
-    })
+    }
 }

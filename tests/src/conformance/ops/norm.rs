@@ -40,8 +40,8 @@ fn instance_norm(x: &[Tensor], k: &Kwargs) -> Result<Vec<Tensor>> {
     ))
 }
 
-pub(super) fn find(name: &str) -> Option<Call> {
-    Some(match name {
+operators! {
+    fn find(name: &str) -> Option<Call> {
         "batch_norm" => batch_norm,
         "group_norm" => |x, k| {
             let (groups, eps) = (k.usize("num_groups")?, k.f64_or("eps", 1e-5)?);
@@ -69,6 +69,5 @@ pub(super) fn find(name: &str) -> Option<Call> {
             let (shape, eps) = (normalized_shape(k)?, k.f64_or_none("eps")?);
             one(functional::rms_norm(&x[0], shape.as_slice(), x.get(1), eps))
         },
-        _ => return None,
-    })
+    }
 }

@@ -110,26 +110,26 @@ fn interpolate(k: &Kwargs) -> Result<(Target, InterpolateOptions)> {
     Ok((target, options))
 }
 
-pub(super) fn find(name: &str) -> Option<Call> {
-    Some(match name {
+operators! {
+    fn find(name: &str) -> Option<Call> {
         "adaptive_avg_pool1d" => {
             |x, k| one(functional::adaptive_avg_pool1d(&x[0], output_size(k)?))
-        }
+        },
         "adaptive_avg_pool2d" => {
             |x, k| one(functional::adaptive_avg_pool2d(&x[0], output_size(k)?))
-        }
+        },
         "adaptive_avg_pool3d" => {
             |x, k| one(functional::adaptive_avg_pool3d(&x[0], output_size(k)?))
-        }
+        },
         "adaptive_max_pool1d" => {
             adaptive_max!(adaptive_max_pool1d, adaptive_max_pool1d_with_indices)
-        }
+        },
         "adaptive_max_pool2d" => {
             adaptive_max!(adaptive_max_pool2d, adaptive_max_pool2d_with_indices)
-        }
+        },
         "adaptive_max_pool3d" => {
             adaptive_max!(adaptive_max_pool3d, adaptive_max_pool3d_with_indices)
-        }
+        },
         "avg_pool1d" => |x, k| {
             let (kernel, options) = avg_pool(k)?;
             one(functional::avg_pool1d(&x[0], kernel, options))
@@ -152,6 +152,5 @@ pub(super) fn find(name: &str) -> Option<Call> {
         "max_pool2d_with_indices" => with_indices!(max_pool2d_with_indices),
         "max_pool3d" => max_pool!(max_pool3d, max_pool3d_with_indices),
         "max_pool3d_with_indices" => with_indices!(max_pool3d_with_indices),
-        _ => return None,
-    })
+    }
 }

@@ -65,8 +65,8 @@ fn extreme(
     }
 }
 
-pub(super) fn find(name: &str) -> Option<Call> {
-    Some(match name {
+operators! {
+    fn find(name: &str) -> Option<Call> {
         "all" => |x, k| one(x[0].all(axes(k)?, keepdim(k)?)),
         "amax" => |x, k| one(x[0].amax(axes(k)?, keepdim(k)?)),
         "amin" => |x, k| one(x[0].amin(axes(k)?, keepdim(k)?)),
@@ -126,6 +126,5 @@ pub(super) fn find(name: &str) -> Option<Call> {
         "var" => |x, k| one(x[0].var(axes(k)?, correction(k)?, keepdim(k)?)),
         "var_mean" => |x, k| pair(x[0].var_mean(axes(k)?, correction(k)?, keepdim(k)?)),
         "vector_norm" => |x, k| typed(x, k, |x| x.norm(order(k, "ord")?, axes(k)?, keepdim(k)?)),
-        _ => return None,
-    })
+    }
 }

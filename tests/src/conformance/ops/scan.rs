@@ -21,13 +21,12 @@ fn pair(outputs: Result<(Tensor, Tensor)>) -> Result<Vec<Tensor>> {
     outputs.map(|(values, indices)| vec![values, indices])
 }
 
-pub(super) fn find(name: &str) -> Option<Call> {
-    Some(match name {
+operators! {
+    fn find(name: &str) -> Option<Call> {
         "cummax" => |x, k| pair(x[0].cummax(k.i64("dim")?)),
         "cummin" => |x, k| pair(x[0].cummin(k.i64("dim")?)),
         "cumprod" => |x, k| typed(x, k, |x| x.cumprod(k.i64("dim")?)),
         "cumsum" => |x, k| typed(x, k, |x| x.cumsum(k.i64("dim")?)),
         "logcumsumexp" => |x, k| one(x[0].logcumsumexp(k.i64("dim")?)),
-        _ => return None,
-    })
+    }
 }

@@ -95,8 +95,8 @@ fn roll(x: &[Tensor], args: &Kwargs) -> Result<Vec<Tensor>> {
     })
 }
 
-pub(super) fn find(name: &str) -> Option<Call> {
-    Some(match name {
+operators! {
+    fn find(name: &str) -> Option<Call> {
         "reshape" => |x, a| one(x[0].reshape(a.ints("shape")?)),
         "view" => |x, a| one(x[0].view(a.ints("shape")?)),
         "flatten" => |x, a| one(x[0].flatten(a.i64_or("start_dim", 0)?, a.i64_or("end_dim", -1)?)),
@@ -110,7 +110,7 @@ pub(super) fn find(name: &str) -> Option<Call> {
         "permute" => |x, a| one(x[0].permute(a.ints("dims")?.as_slice())),
         "transpose" | "swapdims" | "swapaxes" => {
             |x, a| one(x[0].transpose(a.i64("dim0")?, a.i64("dim1")?))
-        }
+        },
         "t" => |x, _| one(x[0].t()),
         "squeeze" => squeeze,
         "unsqueeze" => |x, a| one(x[0].unsqueeze(a.i64("dim")?)),
@@ -166,6 +166,5 @@ pub(super) fn find(name: &str) -> Option<Call> {
             };
             one(x[0].unfold(dim, a.usize("size")?, a.usize("step")?))
         },
-        _ => return None,
-    })
+    }
 }

@@ -52,13 +52,13 @@ fn search(x: &[Tensor], kwargs: &Kwargs) -> Result<Vec<Tensor>> {
     positions(found, kwargs)
 }
 
-pub(super) fn find(name: &str) -> Option<Call> {
-    Some(match name {
+operators! {
+    fn find(name: &str) -> Option<Call> {
         "argsort" => |x, k| one(x[0].argsort(dim(k)?, k.bool_or("descending", false)?)),
         "bucketize" => |x, k| positions(x[0].bucketize(&x[1], k.bool_or("right", false)?), k),
         "kthvalue" => {
             |x, k| pair(x[0].kthvalue(k.usize("k")?, dim(k)?, k.bool_or("keepdim", false)?))
-        }
+        },
         "median" => |x, k| middle(&x[0], k, Tensor::median),
         "nanmedian" => |x, k| middle(&x[0], k, Tensor::nanmedian),
         "searchsorted" => search,
@@ -67,6 +67,5 @@ pub(super) fn find(name: &str) -> Option<Call> {
             let largest = k.bool_or("largest", true)?;
             pair(x[0].topk(k.usize("k")?, dim(k)?, largest))
         },
-        _ => return None,
-    })
+    }
 }

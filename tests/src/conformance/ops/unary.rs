@@ -3,8 +3,8 @@
 use super::{Call, one};
 use xla::NanToNum;
 
-pub(super) fn find(name: &str) -> Option<Call> {
-    Some(match name {
+operators! {
+    fn find(name: &str) -> Option<Call> {
         "abs" => |x, _| one(x[0].abs()),
         "acos" => |x, _| one(x[0].acos()),
         "acosh" => |x, _| one(x[0].acosh()),
@@ -63,6 +63,5 @@ pub(super) fn find(name: &str) -> Option<Call> {
             })
         },
         "trunc" => |x, _| one(x[0].trunc()),
-        _ => return None,
-    })
+    }
 }
