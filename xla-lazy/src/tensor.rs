@@ -6,7 +6,7 @@ use crate::storage::{History, Storage, Value};
 use crate::sync::{self, DeviceValue};
 use crate::trace::{self, Trace, flag};
 use crate::ty::{Ty, ty};
-use crate::view::View;
+use crate::view::{Origin, View};
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
@@ -435,19 +435,21 @@ impl Tensor {
         if !self.dtype().is_float() {
             return false;
         }
-        if let Some(view) = &self.view
-            && !differentiable(view)
-        {
-            return false;
+        match self.origin() {
+            Origin::Storage => self.storage_grad_flags() & flag::GRAD != 0,
+            Origin::Leaf => true,
+            Origin::Detached => false,
         }
-        self.storage_grad_flags() & flag::GRAD != 0
+    }
+
+    fn origin(&self) -> Origin {
+        self.view.as_ref().map_or(Origin::Storage, |v| v.origin())
     }
 
     /// Whether the tensor is a leaf of the gradient graph: made by the user, not by an operator on
     /// tensors that require a gradient.
     pub fn is_leaf(&self) -> bool {
-        let flags = self.storage_grad_flags();
-        flags & flag::GRAD == 0 || (flags & flag::LEAF != 0 && self.view.is_none())
+        !self.requires_grad() || self.leaf().is_some()
     }
 
     fn storage_grad_flags(&self) -> u8 {
@@ -480,13 +482,19 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::DTypeMismatch`] for a dtype that is not floating-point, [`Error::Autograd`] for the
-    /// result of a recorded operator or a view.
+    /// result of a recorded operator or a view other than [`Tensor::detach`]'s.
     #[track_caller]
     pub fn requires_grad_(&self, requires_grad: bool) -> Result<Tensor> {
         let location = Location::caller();
         let op = "requires_grad_";
         if requires_grad && !self.dtype().is_float() {
             return Err(Error::dtype(op, "a floating-point dtype", self.dtype()).at(location));
+        }
+        if let Some(view) = &self.view
+            && !view.entry.differentiable
+        {
+            view.set_leaf(requires_grad);
+            return Ok(self.clone());
         }
         if !self.is_leaf() || self.view.is_some() {
             return Err(Error::Autograd {
@@ -517,6 +525,9 @@ impl Tensor {
     #[track_caller]
     pub fn detach_(&self) -> Result<Tensor> {
         let at = Location::caller();
+        if self.leaf().is_some() {
+            return self.requires_grad_(false);
+        }
         if self.view.is_some() {
             return Err(Error::Autograd {
                 op: "detach_",
@@ -525,18 +536,14 @@ impl Tensor {
                 at: at.into(),
             });
         }
-        if self.leaf().is_some() {
-            return self.requires_grad_(false);
-        }
         trace::detach("detach_", &self.storage, at)?;
         Ok(self.clone())
     }
 
     pub(crate) fn leaf(&self) -> Option<Arc<Leaf>> {
-        if self.view.is_some() {
-            None
-        } else {
-            self.storage.lock().leaf.clone()
+        match &self.view {
+            Some(view) => view.leaf(),
+            None => self.storage.lock().leaf.clone(),
         }
     }
 
@@ -551,29 +558,43 @@ impl Tensor {
     #[track_caller]
     pub(crate) fn assign(&self, op: &'static str, value: Tensor) -> Result<Tensor> {
         let location = Location::caller();
-        // What autograd does not see is no change to it.
-        let detached = self.view.as_deref().is_some_and(|v| !differentiable(v));
-        if trace::is_grad_enabled() && !detached && self.storage.lock().leaf.is_some() {
-            return Err(Error::Autograd {
-                op,
-                reason: "a leaf that requires a gradient is changed in place".into(),
-                advice: "wrap the change in no_grad(|| …)",
-                at: location.into(),
-            });
+        let error = |reason: &str, advice| Error::Autograd {
+            op,
+            reason: reason.into(),
+            advice,
+            at: location.into(),
+        };
+        let origin = self.origin();
+        if trace::is_grad_enabled() {
+            let leaf = match origin {
+                Origin::Storage => self.storage.lock().leaf.is_some(),
+                Origin::Leaf => true,
+                Origin::Detached => false,
+            };
+            if leaf {
+                return Err(error(
+                    "a leaf that requires a gradient is changed in place",
+                    "wrap the change in no_grad(|| …)",
+                ));
+            }
+            // The base has a history of its own, or none, in which this value is no step.
+            if matches!(origin, Origin::Detached) && value.requires_grad() {
+                return Err(error(
+                    "a detached tensor would take a value that requires a gradient",
+                    "change a copy() of it, or wrap the change in no_grad(|| …)",
+                ));
+            }
         }
         let whole = self.write_back(value).map_err(|e| e.at(location))?;
         let rebind = || trace::rebind(op, &self.storage, &whole, location);
-        if detached {
+        if matches!(origin, Origin::Detached) {
+            // What autograd does not see is no change to it.
             trace::no_grad(rebind)?;
         } else {
             rebind()?;
         }
         Ok(self.clone())
     }
-}
-
-fn differentiable(view: &View) -> bool {
-    view.entry.differentiable && view.parent.as_deref().is_none_or(differentiable)
 }
 
 impl fmt::Debug for Tensor {

@@ -10,7 +10,7 @@ use crate::trace::Slot;
 use crate::{Tensor, Ty};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use xla_core::{Result, Shape};
 
 /// Strides in elements, one an axis; a broadcast axis has 0.
@@ -50,12 +50,25 @@ pub(crate) struct View {
     pub(crate) strides: Strides,
     /// The place of the first element in the storage.
     offset: i64,
-    /// The storage's slot when this view was last derived, and the node derived. Written under the
-    /// lock of the trace.
+    /// The node that this view was last derived from, and the node derived. Written under the lock
+    /// of the trace.
     pub(crate) derived_from: AtomicU64,
     pub(crate) derived: AtomicU64,
     /// Where the view's gradient is kept, if it was asked to be.
     pub(crate) retained: OnceLock<Arc<Leaf>>,
+    /// Set where the view, which is not differentiable, is a leaf itself: `x.detach()` that
+    /// requires a gradient.
+    leaf: Mutex<Option<Arc<Leaf>>>,
+}
+
+/// Where the gradient of a tensor goes.
+pub(crate) enum Origin {
+    /// To the value of its storage.
+    Storage,
+    /// To a view that is a leaf.
+    Leaf,
+    /// Nowhere: a view on the way is not differentiable.
+    Detached,
 }
 
 impl View {
@@ -77,7 +90,37 @@ impl View {
             derived_from: AtomicU64::new(Slot::NONE.bits()),
             derived: AtomicU64::new(Slot::NONE.bits()),
             retained: OnceLock::new(),
+            leaf: Mutex::default(),
         }
+    }
+
+    pub(crate) fn leaf(&self) -> Option<Arc<Leaf>> {
+        self.lock_leaf().clone()
+    }
+
+    /// Makes the view a leaf that gradients accumulate into, or no longer one.
+    pub(crate) fn set_leaf(&self, is: bool) {
+        let mut leaf = self.lock_leaf();
+        *leaf = is.then(|| leaf.take().unwrap_or_default());
+    }
+
+    fn lock_leaf(&self) -> MutexGuard<'_, Option<Arc<Leaf>>> {
+        self.leaf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the gradient of what this view shows goes.
+    pub(crate) fn origin(&self) -> Origin {
+        let mut view = Some(self);
+        while let Some(step) = view {
+            if !step.entry.differentiable {
+                return match step.leaf() {
+                    Some(_) => Origin::Leaf,
+                    None => Origin::Detached,
+                };
+            }
+            view = step.parent.as_deref();
+        }
+        Origin::Storage
     }
 }
 

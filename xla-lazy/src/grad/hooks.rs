@@ -4,6 +4,7 @@ use super::Leaf;
 use crate::Tensor;
 use crate::storage::{Contents, History, Storage, Value};
 use crate::trace;
+use crate::view::View;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -106,10 +107,23 @@ impl Hooks {
 pub(super) struct Afterwards(List<dyn Fn() -> Result<()> + Send + Sync>);
 
 impl Afterwards {
-    fn add(&self, storage: Weak<Storage>, hook: Arc<Accumulated>) -> HookHandle {
-        self.0.add(Arc::new(move || match storage.upgrade() {
-            Some(storage) => hook(&Tensor::of(storage)),
-            None => Ok(()),
+    fn add(
+        &self,
+        storage: Weak<Storage>,
+        view: Option<Weak<View>>,
+        hook: Arc<Accumulated>,
+    ) -> HookHandle {
+        self.0.add(Arc::new(move || {
+            let Some(storage) = storage.upgrade() else {
+                return Ok(());
+            };
+            match view.as_ref().map(Weak::upgrade) {
+                Some(None) => Ok(()),
+                view => hook(&Tensor {
+                    storage,
+                    view: view.flatten(),
+                }),
+            }
         }))
     }
 
@@ -158,7 +172,8 @@ impl Tensor {
         let op = "register_post_accumulate_grad_hook";
         let leaf = self.leaf_for(op, Location::caller())?;
         let storage = Arc::downgrade(&self.storage);
-        Ok(leaf.afterwards.add(storage, Arc::new(hook)))
+        let view = self.view.as_ref().map(Arc::downgrade);
+        Ok(leaf.afterwards.add(storage, view, Arc::new(hook)))
     }
 
     /// Keeps the gradient of a tensor that is no leaf, for [`Tensor::grad`]; nothing happens on a

@@ -241,43 +241,53 @@ impl State {
 
     fn derive(&mut self, view: &View, base: u32, location: &'static Location<'static>) -> u32 {
         let epoch = self.recording.epoch;
-        let base_slot = Slot::new(epoch, base);
-        let passes_grad = |nodes: &[Node], of: u32| {
-            nodes[of as usize].has(flag::GRAD) && view.entry.differentiable
+        let from = match &view.parent {
+            Some(parent) => self.derive(parent, base, location),
+            None => base,
         };
-        let wants_grad = |nodes: &[Node], of: u32| passes_grad(nodes, of) && is_grad_enabled();
-        // Without recording gradients a node that has one serves as well.
-        let serves = |nodes: &[Node], node: u32| {
-            let has = nodes[node as usize].has(flag::GRAD);
-            has == wants_grad(nodes, base) || has && passes_grad(nodes, base)
+        let from_slot = Slot::new(epoch, from);
+        let leaf = view.leaf();
+        let passes_grad =
+            self.recording.nodes[from as usize].has(flag::GRAD) && view.entry.differentiable;
+        let wants_grad = passes_grad && is_grad_enabled();
+        let serves = |node: Node| match (&leaf, node.has(flag::LEAF)) {
+            // Without recording gradients a node that has one serves as well.
+            (None, false) => {
+                let has = node.has(flag::GRAD);
+                has == wants_grad || has && passes_grad
+            }
+            (leaf, is_leaf) => leaf.is_some() == is_leaf,
         };
-        if view.derived_from.load(Ordering::Acquire) == base_slot.bits()
+        if view.derived_from.load(Ordering::Acquire) == from_slot.bits()
             && let Some(node) =
                 Slot::from_bits(view.derived.load(Ordering::Acquire)).in_epoch(epoch)
-            && serves(&self.recording.nodes, node)
+            && serves(self.recording.nodes[node as usize])
             // A backward pass frees what it went through, but a view can be read again.
             && !self.recording.nodes[node as usize].has(flag::FREED)
         {
             return node;
         }
-        let from = match &view.parent {
-            Some(parent) => self.derive(parent, base, location),
-            None => base,
-        };
         let mut inputs: SmallVec<[Input; 4]> = smallvec::smallvec![Input::Node(from)];
         for number in &view.numbers {
             inputs.push(self.recording.numbers.push(DType::I64, *number));
         }
-        let flags = match wants_grad(&self.recording.nodes, from) {
+        let flags = match wants_grad {
             true => flag::VIEW | flag::GRAD,
             false => flag::VIEW,
         };
         let node = self
             .recording
             .push(view.entry, view.ty, &inputs, flags, location);
+        if leaf.is_some() {
+            self.recording.note_autograd(node, leaf.as_ref(), None);
+        }
+        if let Some(retained) = view.retained.get() {
+            let hooks = self.recording.hooks.entry(node).or_default();
+            hooks.retain(Some(Arc::clone(retained)));
+        }
         view.derived
             .store(Slot::new(epoch, node).bits(), Ordering::Release);
-        view.derived_from.store(base_slot.bits(), Ordering::Release);
+        view.derived_from.store(from_slot.bits(), Ordering::Release);
         node
     }
 
