@@ -58,6 +58,22 @@ macro_rules! number {
 
 number!(f32 => Float, f64 => Float, i8 => Int, i16 => Int, i32 => Int, i64 => Int, u8 => Int, u16 => Int, u32 => Int);
 
+// What no `i64` holds is a floating-point number, as it is larger than any length or index.
+macro_rules! wide {
+    ($($t:ty),*) => {$(
+        impl From<$t> for Number {
+            fn from(value: $t) -> Self {
+                i64::try_from(value).map_or(Number::Float(value as f64), Number::Int)
+            }
+        }
+        impl From<$t> for Operand<'_> {
+            fn from(value: $t) -> Self { Operand::Number(value.into()) }
+        }
+    )*};
+}
+
+wide!(u64, usize);
+
 /// What an operator is applied to: a tensor or a number.
 #[derive(Debug, Clone, Copy)]
 pub enum Operand<'a> {

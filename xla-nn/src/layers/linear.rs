@@ -2,7 +2,8 @@
 
 use super::builder::setters;
 use crate::{Forward, Module, functional, init};
-use xla_core::Result;
+use std::panic::Location;
+use xla_core::{Error, Result};
 use xla_lazy::{Tensor, TensorOptions};
 
 /// `x Wᵀ + b`, over the last axis of the input.
@@ -21,7 +22,7 @@ impl Linear {
     /// `()` for the replica's device and `f32`.
     ///
     /// # Errors
-    /// [`xla_core::Error::DTypeMismatch`] for a dtype that is no float; what creating the tensors
+    /// [`Error::DTypeMismatch`] for a dtype that is no float; what creating the tensors
     /// returns.
     #[track_caller]
     pub fn new(inputs: usize, outputs: usize, options: impl Into<TensorOptions>) -> Result<Self> {
@@ -50,6 +51,35 @@ impl Linear {
         Linear::builder(inputs, outputs).bias(false).build(options)
     }
 
+    /// A layer of parameters that there are already, `[outputs, inputs]` and `[outputs]`. With
+    /// another layer's weight the two share it, also in training.
+    ///
+    /// ```no_run
+    /// use xla_nn::{Embedding, Linear};
+    /// let table = Embedding::new(256, 64, ())?;
+    /// let head = Linear::from_parameters(table.weight(), None)?;
+    /// # Ok::<(), xla_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] for a weight without two axes, or a bias that does not fit it.
+    #[track_caller]
+    pub fn from_parameters(weight: &Tensor, bias: Option<&Tensor>) -> Result<Self> {
+        let at = Location::caller();
+        let [outputs, _] = *weight.dims() else {
+            let expected = "a weight of shape [outputs, inputs]";
+            return Err(Error::shape("Linear", expected, weight.shape()).at(at));
+        };
+        if let Some(bias) = bias.filter(|bias| bias.dims() != [outputs]) {
+            let expected = format!("a bias of shape [{outputs}]");
+            return Err(Error::shape("Linear", expected, bias.shape()).at(at));
+        }
+        Ok(Linear {
+            weight: weight.clone(),
+            bias: bias.cloned(),
+        })
+    }
+
     /// The weight, `[outputs, inputs]`.
     pub fn weight(&self) -> &Tensor {
         &self.weight
@@ -63,7 +93,7 @@ impl Linear {
     /// From `[.., inputs]` to `[.., outputs]`.
     ///
     /// # Errors
-    /// [`xla_core::Error::ShapeMismatch`] when the last axis is not `inputs` long.
+    /// [`Error::ShapeMismatch`] when the last axis is not `inputs` long.
     #[track_caller]
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
         functional::linear(input, &self.weight, self.bias.as_ref())

@@ -2,6 +2,7 @@
 
 use super::at_users_line;
 use crate::{Forward, Module, Visitor};
+use std::fmt;
 use std::panic::Location;
 use xla_core::Result;
 use xla_lazy::Tensor;
@@ -17,6 +18,9 @@ use xla_lazy::Tensor;
 /// assert_eq!(model.named_parameters()[2].0, "2.weight");
 /// # Ok::<(), xla_core::Error>(())
 /// ```
+///
+/// Modules of one type are collected: `(0..3).map(|_| Linear::new(8, 8, ())).collect()` is a
+/// `Result<Sequential>`.
 #[derive(Default, Forward)]
 pub struct Sequential(Vec<Box<dyn Forward>>);
 
@@ -64,5 +68,18 @@ impl Module for Sequential {
         for (i, module) in self.0.iter().enumerate() {
             visitor.module(&i.to_string(), &**module);
         }
+    }
+}
+
+impl<M: Forward + 'static> FromIterator<M> for Sequential {
+    fn from_iter<I: IntoIterator<Item = M>>(modules: I) -> Self {
+        modules.into_iter().fold(Sequential::new(), Sequential::add)
+    }
+}
+
+impl fmt::Debug for Sequential {
+    /// The parameters, as of any `dyn Forward`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self as &dyn Forward, f)
     }
 }

@@ -12,6 +12,7 @@ pub use visitor::Visitor;
 
 use crate::StateDict;
 use std::collections::HashSet;
+use std::fmt;
 use std::panic::Location;
 use visitor::{Item, walk};
 use xla_core::Result;
@@ -238,6 +239,13 @@ pub trait Forward: Module {
     /// # Errors
     /// An input whose shape or dtype the module cannot take.
     fn forward(&self, input: &Tensor) -> Result<Tensor>;
+}
+
+impl fmt::Debug for dyn Forward + '_ {
+    /// The parameters with their paths, dtypes and shapes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.named_parameters()).finish()
+    }
 }
 
 fn tensors(named: Vec<(String, Tensor)>) -> Vec<Tensor> {

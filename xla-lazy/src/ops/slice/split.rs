@@ -73,6 +73,28 @@ impl Tensor {
         self.equal_parts(axis, size.div_ceil(chunks))
     }
 
+    /// What lies at each position of an axis, which the parts do not have any more. Views.
+    ///
+    /// # Errors
+    /// [`Error::Axis`].
+    ///
+    /// ```no_run
+    /// # use xla_lazy::Tensor;
+    /// let columns = Tensor::arange(0.0, 6.0, 1.0, ())?.reshape([2, 3])?.unbind(1)?;
+    /// assert_eq!(columns[2].to_vec::<f32>()?, [2.0, 5.0]);
+    /// # Ok::<(), xla_core::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn unbind(&self, dim: i64) -> Result<Vec<Tensor>> {
+        let at = Location::caller();
+        let axis = self.shape().axis("unbind", dim).map_err(|e| e.at(at))?;
+        let mut parts = Vec::with_capacity(self.dims()[axis]);
+        for i in 0..self.dims()[axis] {
+            parts.push(self.select(axis as i64, i as i64)?);
+        }
+        Ok(parts)
+    }
+
     /// `sections` parts along an axis whose sizes differ by at most one, longer ones first. Views.
     ///
     /// # Errors
