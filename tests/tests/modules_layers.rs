@@ -195,8 +195,8 @@ fn attention() {
         assert!(none.is_none());
 
         let attention = MultiheadAttention::builder(8, 2)
-            .kdim(Some(6))
-            .vdim(Some(7))
+            .kdim(6)
+            .vdim(7)
             .bias(false)
             .build(())
             .unwrap();
@@ -308,10 +308,7 @@ fn convolutions_and_embedding() {
             .build(())
             .unwrap();
         one(&case("conv_transpose2d"), &up, |x| up.forward(x));
-        let table = Embedding::builder(5, 3)
-            .padding_idx(Some(1))
-            .build(())
-            .unwrap();
+        let table = Embedding::builder(5, 3).padding_idx(1).build(()).unwrap();
         assert_eq!(
             values(&table.weight().select(0, 1).unwrap()).unwrap(),
             [0.0; 3]

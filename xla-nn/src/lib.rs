@@ -8,6 +8,53 @@
 //! wraps a module so that its gradients are averaged between replicas, and [`data`] feeds each
 //! replica its share.
 //!
+//! | for | there are |
+//! | --- | --- |
+//! | features | [`Linear`], [`Embedding`], [`MultiheadAttention`] |
+//! | images and signals | [`Conv2d`], [`ConvTranspose2d`], [`MaxPool2d`], [`AvgPool2d`], [`AdaptiveAvgPool2d`], [`Upsample`], [`PixelShuffle`]; the first five also over 1 and 3 axes |
+//! | sequences | [`Lstm`], [`Gru`], [`Rnn`], and their cells |
+//! | normalisation | [`BatchNorm2d`] (over 1 and 3 axes too), [`LayerNorm`], [`GroupNorm`], [`RmsNorm`] |
+//! | activation | [`Relu`], [`Gelu`], [`Silu`], [`Tanh`], [`Sigmoid`], [`Softmax`] and more; each is a method of [`Tensor`] as well |
+//! | regularisation | [`Dropout`], [`Dropout2d`], [`AlphaDropout`] |
+//! | composition | [`Sequential`], [`ModuleList`], [`ModuleDict`], or a struct of your own |
+//! | losses | [`cross_entropy`] here, all others in [`functional`] |
+//! | initial values | [`init`] |
+//! | gradients | [`utils`] to clip them |
+//!
+//! A layer with parameters is made by `new`, with PyTorch's defaults, or by `builder`, where each
+//! option is a method and `build` draws the parameters. Both end with where and as what: a device,
+//! a dtype, both, or `()`.
+//!
+//! ```no_run
+//! use xla_core::{DType, Result};
+//! use xla_lazy::{Tensor, TensorOptions};
+//! use xla_nn::{BatchNorm2d, Conv2d, Forward, Module};
+//!
+//! #[derive(Debug, Module, Forward)]
+//! struct Block {
+//!     conv: Conv2d,
+//!     norm: BatchNorm2d,
+//! }
+//!
+//! impl Block {
+//!     fn new(channels: usize, options: impl Into<TensorOptions>) -> Result<Self> {
+//!         let options = options.into();
+//!         Ok(Block {
+//!             conv: Conv2d::builder(channels, channels, 3).padding(1).bias(false).build(options)?,
+//!             norm: BatchNorm2d::new(channels, options)?,
+//!         })
+//!     }
+//!
+//!     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+//!         (x + self.norm.forward(&self.conv.forward(x)?))?.relu()
+//!     }
+//! }
+//!
+//! let block = Block::new(16, DType::BF16)?;
+//! block.eval();
+//! # Ok::<(), xla_core::Error>(())
+//! ```
+//!
 //! Everything here records operators; nothing here knows how programs are compiled or run. Names,
 //! shapes, initial values and update rules follow PyTorch.
 #![forbid(unsafe_code)]

@@ -24,6 +24,25 @@
 //! # Ok::<(), xla::Error>(())
 //! ```
 //!
+//! # Coming from PyTorch
+//! | PyTorch | here |
+//! | --- | --- |
+//! | `torch.zeros(2, 3, device=d)` | `Tensor::zeros([2, 3], d)`; last comes a device, a [`DType`], both, or `()` |
+//! | `torch.tensor([1., 2.])` | `Tensor::from_slice(&[1.0_f32, 2.0], [2], ())` |
+//! | `x * 2 + y` | `(x * 2 + y)?`, of tensors, references to them, or numbers |
+//! | `x.sum()`, `x.sum(1)` | `x.sum((), false)?`, `x.sum(1, false)?`; the last argument is `keepdim` |
+//! | `x[0, 1:, mask]` | `x.index(&[0.into(), (1..).into(), (&mask).into()])?` |
+//! | `x.size(-1)`, `x.shape` | `x.size(-1)?`, `x.dims()` |
+//! | `F.gelu(x)`, `F.conv2d(x, w)` | `x.gelu(…)?`, [`nn::functional::conv2d`]: what is a method in PyTorch too is only that |
+//! | `F.cross_entropy(x, y, label_smoothing=0.1)` | an options struct: `CrossEntropyOptions { label_smoothing: 0.1, ..Default::default() }` |
+//! | `nn.Conv2d(3, 64, 7, stride=2)` | `Conv2d::builder(3, 64, 7).stride(2).build(d)?` |
+//! | `class Net(nn.Module)` | `#[derive(Module)] struct Net`, with a method `forward` |
+//! | `with torch.no_grad():` | `xla::no_grad(\|\| …)` |
+//! | `loss.item()` | `loss.item::<f32>()?`, which runs what has been recorded and waits |
+//! | end of a step | [`sync()`], which starts it |
+//!
+//! The examples `resnet`, `gpt` and `unet` are whole models in this way.
+//!
 //! # Several devices
 //! [`launch()`] runs a function once for each device, on a thread of its own. What differs between
 //! the replicas is what [`device`] and [`dist::get_rank`] answer, and the data they choose to read.

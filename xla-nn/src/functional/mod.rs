@@ -1,5 +1,25 @@
 //! What modules compute, as functions: PyTorch's `torch.nn.functional`.
 //!
+//! | family | functions |
+//! | --- | --- |
+//! | features | [`linear`], [`embedding`], [`scaled_dot_product_attention`], [`glu`] |
+//! | convolution | [`conv2d`], [`conv_transpose2d`], both over 1 and 3 axes too; [`unfold`], [`fold`] |
+//! | pooling | [`max_pool2d`], [`avg_pool2d`], [`adaptive_avg_pool2d`], [`adaptive_max_pool2d`], over 1 and 3 axes too |
+//! | size of images | [`interpolate`], [`pixel_shuffle`], [`pixel_unshuffle`] |
+//! | normalisation | [`batch_norm`], [`layer_norm`], [`group_norm`], [`instance_norm`], [`rms_norm`], [`normalize`] |
+//! | dropout | [`dropout`], [`dropout2d`], [`alpha_dropout`], [`feature_alpha_dropout`] |
+//! | losses of classes | [`cross_entropy`], [`nll_loss`], [`binary_cross_entropy`], [`bce_with_logits`], [`kl_div`] |
+//! | losses of numbers | [`mse_loss`], [`l1_loss`], [`smooth_l1_loss`], [`huber_loss`], [`poisson_nll_loss`], [`gaussian_nll_loss`] |
+//! | losses of pairs | [`cosine_embedding_loss`], [`triplet_margin_loss`], [`margin_ranking_loss`], [`hinge_embedding_loss`] |
+//! | similarity | [`cosine_similarity`], [`pairwise_distance`] |
+//!
+//! What PyTorch has here and as a method of its tensors too is a method only: [`Tensor::relu`],
+//! [`Tensor::gelu`] and the other activations, [`Tensor::softmax`], [`Tensor::log_softmax`],
+//! [`Tensor::pad`], [`Tensor::one_hot`].
+//!
+//! Arguments that have a default in PyTorch are the fields of an options struct, which has the same
+//! defaults.
+//!
 //! ```no_run
 //! use xla_lazy::Tensor;
 //! use xla_nn::functional::{self, ConvOptions, MaxPoolOptions};

@@ -1,7 +1,7 @@
 //! Multi-head attention.
 
 use super::at_users_line;
-use super::builder::setters;
+use super::builder::{optional, setters};
 use crate::functional::{self, AttentionOptions};
 use crate::{Linear, Module, Training, init};
 use std::panic::Location;
@@ -83,13 +83,16 @@ impl MultiheadAttentionBuilder {
         dropout: f64,
         /// Whether the projections have biases: true unless set.
         bias: bool,
-        /// The features of keys: those of queries unless set.
-        kdim: Option<usize>,
-        /// The features of values: those of queries unless set.
-        vdim: Option<usize>,
         /// Whether inputs are `[batch, length, features]`: false unless set, which means
         /// `[length, batch, features]`.
         batch_first: bool,
+    }
+
+    optional! {
+        /// The features of keys: those of queries unless set.
+        kdim: usize,
+        /// The features of values: those of queries unless set.
+        vdim: usize,
     }
 
     /// Draws the parameters.

@@ -16,4 +16,16 @@ macro_rules! setters {
     )*};
 }
 
-pub(super) use setters;
+/// The same for what may be none: `x`, `Some(x)` and `None` are taken.
+macro_rules! optional {
+    ($($(#[$doc:meta])* $name:ident: $ty:ty,)*) => {$(
+        $(#[$doc])*
+        #[must_use]
+        pub fn $name(mut self, $name: impl Into<Option<$ty>>) -> Self {
+            self.$name = $name.into();
+            self
+        }
+    )*};
+}
+
+pub(super) use {optional, setters};

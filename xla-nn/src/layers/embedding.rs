@@ -1,6 +1,6 @@
 //! Embedding.
 
-use super::builder::setters;
+use super::builder::{optional, setters};
 use crate::functional::{self, EmbeddingOptions};
 use crate::{Forward, Module};
 use std::panic::Location;
@@ -77,14 +77,17 @@ pub struct EmbeddingBuilder {
 
 impl EmbeddingBuilder {
     setters! {
-        /// The index that stands for nothing: its vector starts as zeros and takes no gradient.
-        padding_idx: Option<usize>,
-        /// The norm that a vector is scaled down to when it is looked up: none unless set.
-        max_norm: Option<f64>,
         /// The p of that norm: 2 unless set.
         norm_type: f64,
         /// Whether a vector's gradient is divided by how often it was looked up: false unless set.
         scale_grad_by_freq: bool,
+    }
+
+    optional! {
+        /// The index that stands for nothing: its vector starts as zeros and takes no gradient.
+        padding_idx: usize,
+        /// The norm that a vector is scaled down to when it is looked up: none unless set.
+        max_norm: f64,
     }
 
     /// Draws the table.

@@ -1,6 +1,6 @@
 //! Normalisation.
 
-use super::builder::setters;
+use super::builder::{optional, setters};
 use crate::{Forward, Module, Training, functional};
 use std::panic::Location;
 use xla_core::DType;
@@ -156,14 +156,17 @@ impl<const D: usize> BatchNormBuilder<D> {
     setters! {
         /// Added to the variance: 1e-5 unless set.
         eps: f64,
-        /// The weight of the batch's statistics in the running ones: 0.1 unless set. With `None`
-        /// they are the mean over all batches.
-        momentum: Option<f64>,
         /// Whether each channel is scaled and shifted afterwards: true unless set.
         affine: bool,
         /// Whether there are running statistics: true unless set. Without, evaluation uses the
         /// batch's as well.
         track_running_stats: bool,
+    }
+
+    optional! {
+        /// The weight of the batch's statistics in the running ones: 0.1 unless set. With `None`
+        /// they are the mean over all batches.
+        momentum: f64,
     }
 
     /// Makes the parameters and buffers.
@@ -348,10 +351,13 @@ pub struct RmsNormBuilder {
 
 impl RmsNormBuilder {
     setters! {
-        /// Added to the mean square: the dtype's machine epsilon unless set.
-        eps: Option<f64>,
         /// Whether each element is scaled afterwards: true unless set.
         elementwise_affine: bool,
+    }
+
+    optional! {
+        /// Added to the mean square: the dtype's machine epsilon unless set.
+        eps: f64,
     }
 
     /// Makes the parameter.

@@ -5,6 +5,34 @@
 //! remembered of each, gradients, checks); an algorithm is its options and a formula. Names,
 //! defaults and formulas are PyTorch's.
 //!
+//! | optimizer | of |
+//! | --- | --- |
+//! | [`Sgd`] | descent, with momentum or Nesterov's |
+//! | [`Adam`], [`AdamW`] | means of gradients and of their squares; AdamW shrinks weights apart from that |
+//! | [`NAdam`], [`RAdam`] | Adam with Nesterov's momentum; with a rectified variance |
+//! | [`RMSprop`], [`Adagrad`], [`Adadelta`] | squares of gradients only |
+//! | [`Lion`] | signs of means of gradients |
+//!
+//! [`lr_scheduler`] has the schedules of the learning rate, [`utils`](crate::utils) what clips
+//! gradients. A step of training:
+//!
+//! ```no_run
+//! # fn demo(model: impl xla_nn::Forward, x: xla_lazy::Tensor, y: xla_lazy::Tensor) -> xla_core::Result<()> {
+//! use xla_nn::optim::Sgd;
+//! let mut optimizer = Sgd::new(model.parameters(), 0.1).momentum(0.9).weight_decay(1e-4);
+//! for _step in 0..10 {
+//!     let loss = xla_nn::cross_entropy(&model.forward(&x)?, &y)?;
+//!     loss.backward()?;
+//!     optimizer.step()?;
+//!     optimizer.zero_grad();
+//!     xla_lazy::sync()?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Options that differ between parameters are those of groups:
+//!
 //! ```no_run
 //! # fn demo(model: impl xla_nn::Module, head: impl xla_nn::Module) -> xla_core::Result<()> {
 //! use xla_nn::optim::{AdamW, AdamWOptions, ParamGroup};

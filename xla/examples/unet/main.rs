@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --release --example unet
-//! cargo run --release --example unet -- --width 64 --steps 5000 --diffusion 1000
+//! cargo run --release --example unet -- --width 64 --depth 3 --steps 5000 --diffusion 1000
 //! ```
 
 mod model;
@@ -26,8 +26,11 @@ struct Args {
     /// Channels at the full resolution: a multiple of 4.
     #[arg(long, default_value_t = 8)]
     width: usize,
+    /// Resolutions, of which each has half the sides of the one before; of digits at most 3.
+    #[arg(long, default_value_t = 2)]
+    depth: usize,
     /// Steps from an image to noise.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 50)]
     diffusion: usize,
     /// Learning rate.
     #[arg(long, default_value_t = 2e-3)]
@@ -93,7 +96,7 @@ fn main() -> xla::Result<()> {
     xla::manual_seed(1)?;
     let config = Config {
         channels: 1,
-        widths: vec![args.width, 2 * args.width, 4 * args.width],
+        widths: (0..args.depth).map(|i| args.width << i).collect(),
         groups: 4,
         time: 4 * args.width,
     };
