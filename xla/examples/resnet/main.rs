@@ -20,7 +20,7 @@ use xla::{Tensor, optim};
 #[derive(Parser)]
 struct Args {
     /// Steps to train for.
-    #[arg(long, default_value_t = 60)]
+    #[arg(long, default_value_t = 40)]
     steps: usize,
     /// Images a step.
     #[arg(long, default_value_t = 64)]
