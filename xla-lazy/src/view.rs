@@ -4,7 +4,7 @@
 //! writing through it records the operators that put the change back into its storage, so the base
 //! and all sibling views see it.
 
-use crate::grad::Leaf;
+use crate::grad::{Hooks, Leaf};
 use crate::op::{Number, OpEntry, Operand};
 use crate::trace::Slot;
 use crate::{Tensor, Ty};
@@ -54,6 +54,12 @@ pub(crate) struct View {
     /// of the trace.
     pub(crate) derived_from: AtomicU64,
     pub(crate) derived: AtomicU64,
+    /// The first node that the view was derived as from this version of its storage. It names what
+    /// the view showed then, for gradients that are asked for after later derivations too.
+    identity: AtomicU64,
+    version: AtomicU64,
+    /// What is called with the view's gradient.
+    pub(crate) hooks: OnceLock<Arc<Hooks>>,
     /// Where the view's gradient is kept, if it was asked to be.
     pub(crate) retained: OnceLock<Arc<Leaf>>,
     /// Set where the view, which is not differentiable, is a leaf itself: `x.detach()` that
@@ -89,6 +95,9 @@ impl View {
             offset,
             derived_from: AtomicU64::new(Slot::NONE.bits()),
             derived: AtomicU64::new(Slot::NONE.bits()),
+            identity: AtomicU64::new(Slot::NONE.bits()),
+            version: AtomicU64::new(0),
+            hooks: OnceLock::new(),
             retained: OnceLock::new(),
             leaf: Mutex::default(),
         }
@@ -125,9 +134,21 @@ impl View {
 }
 
 impl View {
-    /// The node that the view was last derived as.
-    pub(crate) fn derived_node(&self) -> Slot {
-        Slot::from_bits(self.derived.load(Ordering::Acquire))
+    /// The first node that showed what the view shows.
+    pub(crate) fn identity(&self) -> Slot {
+        Slot::from_bits(self.identity.load(Ordering::Acquire))
+    }
+
+    /// The first node that showed this version of the storage, which is `node` if none did.
+    pub(crate) fn identify(&self, version: u64, node: Slot) -> Slot {
+        let same = self.version.swap(version, Ordering::AcqRel) == version;
+        match self.identity() {
+            first if same && first != Slot::NONE => first,
+            _ => {
+                self.identity.store(node.bits(), Ordering::Release);
+                node
+            }
+        }
     }
 
     /// Smallest and largest of the elements shown, given all of the storage's.

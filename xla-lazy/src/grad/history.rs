@@ -6,7 +6,7 @@ use crate::Tensor;
 use crate::op::OpEntry;
 use crate::storage::{History, Storage, Value};
 use crate::sync::DeviceValue;
-use crate::trace::{self, Input, Overwrite, Recording, State, Trace, flag};
+use crate::trace::{self, Input, Overwrite, Recording, Slot, State, Trace, flag};
 use crate::ty::Ty;
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -29,6 +29,8 @@ pub(crate) struct GradNode {
     pub(super) entry: &'static OpEntry,
     pub(super) ty: Ty,
     pub(super) location: &'static Location<'static>,
+    /// The first node of the view that this is.
+    pub(super) identity: Slot,
     pub(super) inputs: Vec<SavedInput>,
     pub(super) edges: Mutex<Vec<Option<Edge>>>,
     output: Mutex<Option<Tensor>>,
@@ -265,6 +267,7 @@ pub(crate) fn freeze(trace: &Arc<Trace>, state: &mut State, live: &[u32]) {
             entry: node.entry,
             ty: node.ty,
             location: node.location,
+            identity: state.recording.identity(i),
             inputs,
             edges: Mutex::new(edges),
             output: Mutex::new(output),

@@ -236,7 +236,12 @@ impl Tensor {
             )),
             None => trace::enable_grad(|| {
                 trace::with_node(op, self, at, |_, state, index| {
-                    Arc::clone(state.recording.hooks.entry(index).or_default())
+                    let hooks = state.recording.hooks.entry(index).or_default();
+                    if let Some(view) = &self.view {
+                        // For the view's nodes in programs to come.
+                        drop(view.hooks.set(Arc::clone(hooks)));
+                    }
+                    Arc::clone(hooks)
                 })
             }),
         }

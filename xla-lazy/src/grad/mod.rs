@@ -109,8 +109,8 @@ pub struct GradOptions {
 ///
 /// # Errors
 /// [`Error::Autograd`] when an output or an input does not require a gradient, when the outputs do not
-/// depend on an input, when the graph was freed, when a value that a derivative reads was changed in
-/// place, and for an input that is a view which no pending operator reads. [`Error::Argument`] and
+/// depend on an input, when the graph was freed, and when a value that a derivative reads was changed in
+/// place. [`Error::Argument`] and
 /// [`Error::ShapeMismatch`] when `grad_outputs` do not fit the outputs.
 #[track_caller]
 pub fn grad(
@@ -141,7 +141,6 @@ pub fn grad(
     let run = || {
         let mut pass = start("grad", &roots, retain, target, location)?;
         pass.run()?;
-        pass.check_views()?;
         pass.found(options.allow_unused)
     };
     if options.create_graph {

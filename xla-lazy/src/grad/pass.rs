@@ -6,7 +6,7 @@ use super::vjp::{Gradients, Vjp};
 use super::{GradHook, Leaf};
 use crate::Tensor;
 use crate::storage::{Contents, History, Value};
-use crate::trace::{self, Trace, flag, no_grad};
+use crate::trace::{self, Slot, Trace, flag, no_grad};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::panic::Location;
@@ -116,11 +116,30 @@ impl Pass<'_> {
     fn note_input(&mut self, is: impl Fn(&Tensor) -> bool, grad: &Tensor) {
         if let Target::Inputs(inputs, found) = &mut self.target {
             for (input, slot) in inputs.iter().zip(found.iter_mut()) {
-                if is(input) {
+                if input.view.is_none() && is(input) {
                     *slot = Some(grad.clone());
                 }
             }
         }
+    }
+
+    /// The same for a view. Each program that reads it derives it once more, so the gradients of
+    /// those nodes are added.
+    fn note_view(&mut self, identity: Slot, grad: &Tensor) -> Result<()> {
+        if let Target::Inputs(inputs, found) = &mut self.target {
+            for (input, slot) in inputs.iter().zip(found.iter_mut()) {
+                if let Some(view) = &input.view
+                    && view.leaf().is_none()
+                    && view.identity() == identity
+                {
+                    *slot = Some(match slot.take() {
+                        Some(sum) => sum.add(grad)?,
+                        None => grad.clone(),
+                    });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Every input that was asked for has a gradient, or may have none.
@@ -141,29 +160,6 @@ impl Pass<'_> {
             }),
             _ => Ok(std::mem::take(found)),
         }
-    }
-
-    /// An error for a view whose gradient was asked for and not found because its node is gone with
-    /// the program that it was read in.
-    pub(super) fn check_views(&self) -> Result<()> {
-        let Target::Inputs(inputs, found) = &self.target else {
-            return Ok(());
-        };
-        for (input, found) in inputs.iter().zip(found) {
-            if let Some(view) = &input.view
-                && found.is_none()
-                && input.requires_grad()
-                && view.derived_node().in_epoch(self.epoch).is_none()
-            {
-                return Err(Error::Autograd {
-                    op: self.op,
-                    reason: format!("the view ({}) was not read in this program", input.ty()),
-                    advice: "compute the outputs from a copy() of the view, and ask for the copy's",
-                    at: self.location.into(),
-                });
-            }
-        }
-        Ok(())
     }
 
     fn seed(&mut self, root: &Tensor, gradient: Tensor) -> Result<()> {
@@ -239,14 +235,14 @@ impl Pass<'_> {
             });
         }
         let node = state.recording.nodes[index as usize];
-        let slot = crate::trace::Slot::new(self.epoch, index);
-        self.note_input(
-            |t| match &t.view {
-                None => t.storage.slot() == slot && t.leaf().is_none(),
-                Some(view) => view.derived_node() == slot,
-            },
-            &grad,
-        );
+        let slot = Slot::new(self.epoch, index);
+        self.note_input(|t| t.storage.slot() == slot && t.leaf().is_none(), &grad);
+        if node.has(flag::VIEW) && matches!(self.target, Target::Inputs(..)) {
+            let identity = state.recording.identity(index);
+            drop(state);
+            self.note_view(identity, &grad)?;
+            state = trace.lock();
+        }
         if let Some(leaf) = state.recording.leaves.get(&index).cloned() {
             drop(state);
             return self.reach_leaf(&leaf, grad);
@@ -312,12 +308,10 @@ impl Pass<'_> {
     fn visit_frozen(&mut self, node: &Arc<GradNode>, grad: Tensor) -> Result<()> {
         let grad = node.hooked(grad, self.op, self.location)?;
         self.note_input(
-            |t| {
-                t.view.is_none()
-                    && matches!(&t.storage.lock().history, Some(History::Node(n)) if Arc::ptr_eq(n, node))
-            },
+            |t| matches!(&t.storage.lock().history, Some(History::Node(n)) if Arc::ptr_eq(n, node)),
             &grad,
         );
+        self.note_view(node.identity, &grad)?;
         let edges = if self.retain {
             node.edges()
         } else {

@@ -235,14 +235,20 @@ impl State {
                     at: location.into(),
                 }))
             }
-            Some(view) => Ok(self.derive(view, base, location)),
+            Some(view) => Ok(self.derive(view, &tensor.storage, base, location)),
         }
     }
 
-    fn derive(&mut self, view: &View, base: u32, location: &'static Location<'static>) -> u32 {
+    fn derive(
+        &mut self,
+        view: &View,
+        storage: &Storage,
+        base: u32,
+        location: &'static Location<'static>,
+    ) -> u32 {
         let epoch = self.recording.epoch;
         let from = match &view.parent {
-            Some(parent) => self.derive(parent, base, location),
+            Some(parent) => self.derive(parent, storage, base, location),
             None => base,
         };
         let from_slot = Slot::new(epoch, from);
@@ -281,12 +287,17 @@ impl State {
         if leaf.is_some() {
             self.recording.note_autograd(node, leaf.as_ref(), None);
         }
-        if let Some(retained) = view.retained.get() {
-            let hooks = self.recording.hooks.entry(node).or_default();
-            hooks.retain(Some(Arc::clone(retained)));
+        let slot = Slot::new(epoch, node);
+        if wants_grad {
+            let first = view.identify(storage.lock().version, slot);
+            if first != slot {
+                self.recording.derived_again.push((node, first));
+            }
+            if let Some(hooks) = view.hooks.get() {
+                self.recording.hooks.insert(node, Arc::clone(hooks));
+            }
         }
-        view.derived
-            .store(Slot::new(epoch, node).bits(), Ordering::Release);
+        view.derived.store(slot.bits(), Ordering::Release);
         view.derived_from.store(from_slot.bits(), Ordering::Release);
         node
     }

@@ -187,6 +187,8 @@ pub(crate) struct Recording {
     pub(crate) hooks: HashMap<u32, Arc<Hooks>>,
     /// Nodes with a derivative of their own instead of their operator's.
     pub(crate) functions: HashMap<u32, Arc<dyn Function>>,
+    /// The nodes, ascending, that views were derived as once more, and the views' first ones.
+    pub(crate) derived_again: Vec<(u32, Slot)>,
     pub(crate) gang: Option<Arc<dyn Gang>>,
 }
 
@@ -320,6 +322,14 @@ impl Recording {
         }
     }
 
+    /// The first node of the view that this node was derived as.
+    pub(crate) fn identity(&self, node: u32) -> Slot {
+        match self.derived_again.binary_search_by_key(&node, |(n, _)| *n) {
+            Ok(at) => self.derived_again[at].1,
+            Err(_) => Slot::new(self.epoch, node),
+        }
+    }
+
     /// The node whose value this one shows.
     pub(crate) fn shown(&self, mut node: u32) -> u32 {
         while let view = &self.nodes[node as usize]
@@ -381,6 +391,7 @@ impl Recording {
         self.overwrites.clear();
         self.hooks.clear();
         self.functions.clear();
+        self.derived_again.clear();
         self.gang = None;
     }
 }
