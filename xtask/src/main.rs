@@ -65,11 +65,7 @@ enum Task {
     /// One line for each case that differs; the last line is `N passed, N failed`.
     Conformance(programs::Conformance),
     /// Set up, then throw random arguments at every operator until the time is up
-    Fuzz {
-        /// Arguments of the program: `--minutes N`, `--filter NAME`, `--seed N`, `--record`
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<String>,
-    },
+    Fuzz(programs::Fuzz),
     /// Report whether libclang can parse the standard C headers
     ///
     /// A process of its own: a broken library may crash it, and each attempt searches anew.
@@ -130,9 +126,9 @@ fn run(task: Task) -> Result<ExitCode> {
             setup::run(None, false)?;
             programs::conformance(&options)
         }
-        Task::Fuzz { arguments } => {
+        Task::Fuzz(options) => {
             setup::run(None, false)?;
-            programs::fuzz(&arguments)
+            programs::fuzz(&options)
         }
         Task::ProbeLibclang => match setup::probe_libclang() {
             Ok(version) => {

@@ -67,11 +67,37 @@ pub(crate) fn conformance(options: &Conformance) -> Result<ExitCode> {
     run(&mut command)
 }
 
-/// Throws random arguments at operators, passing `arguments` on to the program that does.
-pub(crate) fn fuzz(arguments: &[String]) -> Result<ExitCode> {
+/// What to throw random arguments at, and for how long.
+#[derive(Args)]
+pub(crate) struct Fuzz {
+    /// How long to go on
+    #[arg(long, default_value_t = 1.0)]
+    minutes: f64,
+    /// Only operators whose name contains this
+    #[arg(long)]
+    filter: Option<String>,
+    /// Begin with these cases; another number, other cases [default: the time]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Only record: shapes, dtypes and checks, without compiling
+    #[arg(long)]
+    record: bool,
+}
+
+/// Throws random arguments at operators until the time is up.
+pub(crate) fn fuzz(options: &Fuzz) -> Result<ExitCode> {
     let mut command = workspace::cargo();
     command.args(["run", "-p", "tests", "--bin", "fuzz", "--"]);
-    command.args(arguments);
+    command.args(["--minutes", &options.minutes.to_string()]);
+    if let Some(filter) = &options.filter {
+        command.args(["--filter", filter]);
+    }
+    if let Some(seed) = options.seed {
+        command.args(["--seed", &seed.to_string()]);
+    }
+    if options.record {
+        command.arg("--record");
+    }
     run(&mut command)
 }
 
