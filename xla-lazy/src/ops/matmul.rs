@@ -357,7 +357,8 @@ impl Tensor {
     /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
     #[track_caller]
     pub fn bmm(&self, other: &Tensor) -> Result<Tensor> {
-        batches("bmm", self, other).map_err(|e| e.at(Location::caller()))?;
+        let at = Location::caller();
+        batches("bmm", self, other).map_err(|e| e.at(at))?;
         product("bmm", self, other)
     }
 
@@ -444,7 +445,8 @@ impl Tensor {
         beta: impl Into<Number>,
         alpha: impl Into<Number>,
     ) -> Result<Tensor> {
-        batches("baddbmm", a, b).map_err(|e| e.at(Location::caller()))?;
+        let at = Location::caller();
+        batches("baddbmm", a, b).map_err(|e| e.at(at))?;
         let product = product("baddbmm", a, b)?;
         combine("baddbmm", self, product, beta.into(), alpha.into())
     }

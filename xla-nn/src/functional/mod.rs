@@ -62,9 +62,9 @@ pub use linear::linear;
 pub use loss::{
     BceOptions, BceWithLogitsOptions, CrossEntropyOptions, GaussianNllOptions, KlDivOptions,
     KlDivReduction, NllLossOptions, PoissonNllOptions, Reduction, TripletMarginOptions,
-    bce_with_logits, binary_cross_entropy, cosine_embedding_loss, cross_entropy, gaussian_nll_loss,
-    hinge_embedding_loss, huber_loss, kl_div, l1_loss, margin_ranking_loss, mse_loss, nll_loss,
-    poisson_nll_loss, smooth_l1_loss, soft_margin_loss, triplet_margin_loss,
+    binary_cross_entropy, binary_cross_entropy_with_logits, cosine_embedding_loss, cross_entropy,
+    gaussian_nll_loss, hinge_embedding_loss, huber_loss, kl_div, l1_loss, margin_ranking_loss,
+    mse_loss, nll_loss, poisson_nll_loss, smooth_l1_loss, soft_margin_loss, triplet_margin_loss,
 };
 pub use norm::{
     BatchNormOptions, InstanceNormOptions, batch_norm, group_norm, instance_norm, layer_norm,

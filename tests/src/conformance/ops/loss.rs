@@ -62,7 +62,7 @@ operators! {
                 pos_weight: x.get(3),
                 reduction: reduction(k)?,
             };
-            one(functional::bce_with_logits(&x[0], &x[1], options))
+            one(functional::binary_cross_entropy_with_logits(&x[0], &x[1], options))
         },
         "binary_cross_entropy" => |x, k| {
             let options = BceOptions {

@@ -73,7 +73,8 @@ impl Tensor {
         options: impl Into<TensorOptions>,
     ) -> Result<Tensor> {
         let std = std.into();
-        deviation(std).map_err(|e| e.at(Location::caller()))?;
+        let at = Location::caller();
+        deviation(std).map_err(|e| e.at(at))?;
         no_grad(|| Tensor::randn(shape, options)?.mul(std)?.add(mean.into()))
     }
 

@@ -7,7 +7,7 @@ use xla_core::{Error, Result};
 use xla_lazy::stablehlo::{Func, Value};
 use xla_lazy::{Derivative, InputType, OpEntry, Operator, Saves, Tensor, Ty, Vjp, record};
 
-/// How [`bce_with_logits`] weighs elements; PyTorch's defaults.
+/// How [`binary_cross_entropy_with_logits`] weighs elements; PyTorch's defaults.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BceWithLogitsOptions<'a> {
     /// Multiplies each loss; broadcasts to the input.
@@ -52,7 +52,7 @@ fn times(losses: Tensor, weight: Option<&Tensor>) -> Result<Tensor> {
 /// [`Error::ShapeMismatch`] when the target has another shape or a weight does not broadcast,
 /// [`Error::DTypeMismatch`] for an input that is not floating-point.
 #[track_caller]
-pub fn bce_with_logits(
+pub fn binary_cross_entropy_with_logits(
     input: &Tensor,
     target: &Tensor,
     options: BceWithLogitsOptions<'_>,
@@ -119,12 +119,12 @@ impl Operator for BinaryCrossEntropy {
 
 /// The cross entropy of the input, probabilities in `0..=1`, with the targets:
 /// `-(target log x + (1 - target) log(1 - x))`, where logarithms are at least -100.
-/// [`bce_with_logits`] is exact where this is not.
+/// [`binary_cross_entropy_with_logits`] is exact where this is not.
 ///
 /// An input outside of `0..=1` gives NaN, or a loss without meaning.
 ///
 /// # Errors
-/// As [`bce_with_logits`].
+/// As [`binary_cross_entropy_with_logits`].
 #[track_caller]
 pub fn binary_cross_entropy(
     input: &Tensor,

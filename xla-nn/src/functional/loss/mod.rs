@@ -6,7 +6,9 @@ mod distribution;
 mod labels;
 mod margin;
 
-pub use binary::{BceOptions, BceWithLogitsOptions, bce_with_logits, binary_cross_entropy};
+pub use binary::{
+    BceOptions, BceWithLogitsOptions, binary_cross_entropy, binary_cross_entropy_with_logits,
+};
 pub use distance::{huber_loss, l1_loss, mse_loss, smooth_l1_loss};
 pub use distribution::{
     GaussianNllOptions, KlDivOptions, KlDivReduction, PoissonNllOptions, gaussian_nll_loss, kl_div,
