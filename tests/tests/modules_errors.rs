@@ -44,6 +44,9 @@ fn making_a_layer_of_numbers_that_do_not_fit() {
         refused(LayerNorm::new(4, DType::I64), dtype);
         refused(Embedding::new(4, 2, DType::Bool), dtype);
         refused(Embedding::builder(4, 2).padding_idx(4).build(()), argument);
+        refused(Linear::from_parameters(&zeros(&[4]), None), shape);
+        let (weight, bias) = (zeros(&[4, 2]), zeros(&[2]));
+        refused(Linear::from_parameters(&weight, Some(&bias)), shape);
         refused(GroupNorm::new(3, 4, ()), argument);
         refused(GroupNorm::new(0, 4, ()), argument);
         refused(Conv2d::builder(3, 4, 3).groups(2).build(()), argument);

@@ -259,3 +259,38 @@ fn a_module_moves_under_its_optimizer() {
         ));
     });
 }
+
+#[test]
+fn a_sequence_is_collected_and_shows_its_parameters() {
+    with_devices(1, || {
+        let layers: Result<Sequential> = (1..3).map(|n| Linear::new(n, n + 1, ())).collect();
+        let layers = layers.unwrap().add(Relu);
+        let x = Tensor::zeros([5, 1], ()).unwrap();
+        assert_eq!(layers.forward(&x).unwrap().dims(), [5, 3]);
+        let shown = format!("{layers:?}");
+        let first = r#"{"0.weight": Tensor f32[2, 1] on xla:0, "0.bias": Tensor f32[2] on xla:0"#;
+        assert!(shown.starts_with(first), "{shown}");
+    });
+}
+
+/// A weight of two layers is one parameter, whose gradient is the sum of both's.
+#[test]
+fn layers_share_a_weight() {
+    with_devices(1, || {
+        let inner = Linear::without_bias(2, 2, ()).unwrap();
+        let outer = Linear::from_parameters(inner.weight(), None).unwrap();
+        let identity = Tensor::from_slice(&[1.0_f32, 0.0, 0.0, 1.0], [2, 2], ()).unwrap();
+        inner.weight().set_data(&identity).unwrap();
+        let model = Sequential::new().add(inner).add(outer);
+        assert_eq!(names(model.named_parameters()), ["0.weight"]);
+        let state = model.state_dict().unwrap();
+        assert_eq!(state.keys().collect::<Vec<_>>(), ["0.weight", "1.weight"]);
+
+        // The sum of W W x, with W the identity: each use adds x to every row.
+        let x = f32s(&[3.0, 5.0]);
+        let sum = model.forward(&x).unwrap().sum((), false).unwrap();
+        sum.backward().unwrap();
+        let gradient = model.parameters()[0].grad().unwrap();
+        assert_eq!(values(&gradient).unwrap(), [6.0, 10.0, 6.0, 10.0]);
+    });
+}

@@ -125,6 +125,7 @@ operators! {
         "cat" | "concat" | "concatenate" => |x, a| one(Tensor::cat(&list(x), a.i64_or("dim", 0)?)),
         "stack" => |x, a| one(Tensor::stack(&list(x), a.i64_or("dim", 0)?)),
         "split" | "split_with_sizes" => split,
+        "unbind" => |x, a| x[0].unbind(a.i64_or("dim", 0)?),
         "chunk" => |x, a| x[0].chunk(a.usize("chunks")?, a.i64_or("dim", 0)?),
         "tensor_split" => tensor_split,
         "narrow" => |x, a| one(x[0].narrow(a.i64("dim")?, a.i64("start")?, a.usize("length")?)),
