@@ -29,7 +29,7 @@
 //! | --- | --- |
 //! | `torch.zeros(2, 3, device=d)` | `Tensor::zeros([2, 3], d)`; last comes a device, a [`DType`], both, or `()` |
 //! | `torch.tensor([1., 2.])` | `Tensor::from_slice(&[1.0_f32, 2.0], [2], ())` |
-//! | `x * 2 + y` | `(x * 2 + y)?`, of tensors, references to them, or numbers |
+//! | `x * 2 + y` | `(x * 2 + y)?`, of tensors, references to them, and numbers of type `i64` or `f64` |
 //! | `x.sum()`, `x.sum(1)` | `x.sum((), false)?`, `x.sum(1, false)?`; the last argument is `keepdim` |
 //! | `x[0, 1:, mask]` | `x.index(&[0.into(), (1..).into(), (&mask).into()])?` |
 //! | `x.size(-1)`, `x.shape` | `x.size(-1)?`, `x.dims()` |
