@@ -8,7 +8,7 @@
 //! | size of images | [`interpolate`], [`pixel_shuffle`], [`pixel_unshuffle`] |
 //! | normalisation | [`batch_norm`], [`layer_norm`], [`group_norm`], [`instance_norm`], [`rms_norm`], [`normalize`] |
 //! | dropout | [`dropout`], [`dropout2d`], [`alpha_dropout`], [`feature_alpha_dropout`] |
-//! | losses of classes | [`cross_entropy`], [`nll_loss`], [`binary_cross_entropy`], [`bce_with_logits`], [`kl_div`] |
+//! | losses of classes | [`cross_entropy`], [`nll_loss`], [`binary_cross_entropy`], [`binary_cross_entropy_with_logits`], [`kl_div`] |
 //! | losses of numbers | [`mse_loss`], [`l1_loss`], [`smooth_l1_loss`], [`huber_loss`], [`poisson_nll_loss`], [`gaussian_nll_loss`] |
 //! | losses of pairs | [`cosine_embedding_loss`], [`triplet_margin_loss`], [`margin_ranking_loss`], [`hinge_embedding_loss`] |
 //! | similarity | [`cosine_similarity`], [`pairwise_distance`] |
