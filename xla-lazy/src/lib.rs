@@ -36,8 +36,8 @@ pub use grad::{
 };
 pub use op::{Derivative, InputType, Number, OpEntry, Operand, Operator, Saves, entry, promote};
 pub use ops::{
-    GeluApproximation, Generator, Index, NanToNum, PadMode, RoundingMode, ScatterReduce,
-    SolveTriangularOptions, default_generator, manual_seed,
+    GeluApproximation, Generator, Index, MeshgridIndexing, NanToNum, PadMode, RoundingMode,
+    ScatterReduce, SolveTriangularOptions, default_generator, manual_seed,
 };
 pub use sync::{SyncHandle, sync};
 pub use tensor::{Tensor, TensorOptions};

@@ -115,9 +115,9 @@ pub use xla_dist as dist;
 pub use xla_launch::{Launcher, launch};
 pub use xla_lazy::{
     BackwardOptions, FunctionContext, GeluApproximation, Generator, GradOptions, HookHandle, Index,
-    NanToNum, Number, Operand, PadMode, RoundingMode, ScatterReduce, SolveTriangularOptions,
-    SyncHandle, Tensor, TensorOptions, checkpoint, default_generator, enable_grad, function, grad,
-    is_grad_enabled, manual_seed, no_grad, set_grad_enabled, sync,
+    MeshgridIndexing, NanToNum, Number, Operand, PadMode, RoundingMode, ScatterReduce,
+    SolveTriangularOptions, SyncHandle, Tensor, TensorOptions, checkpoint, default_generator,
+    enable_grad, function, grad, is_grad_enabled, manual_seed, no_grad, set_grad_enabled, sync,
 };
 pub use xla_nn as nn;
 pub use xla_nn::{data, optim};

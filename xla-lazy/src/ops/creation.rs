@@ -194,6 +194,24 @@ impl Tensor {
         )
     }
 
+    /// Every element `value`, in this tensor's shape, dtype and device; see [`Tensor::full`].
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    #[track_caller]
+    pub fn full_like(&self, value: impl Into<Number>) -> Result<Tensor> {
+        Tensor::full(self.shape(), value, (self.dtype(), self.device()))
+    }
+
+    /// A tensor whose elements do not matter yet: zeros, which cost nothing where they are replaced.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    #[track_caller]
+    pub fn empty(shape: impl IntoShape, options: impl Into<TensorOptions>) -> Result<Tensor> {
+        Tensor::zeros(shape, options)
+    }
+
     /// A single number, as a tensor of rank 0; see [`Tensor::full`].
     ///
     /// # Errors

@@ -6,6 +6,7 @@ mod clamp;
 mod combined;
 mod compare;
 mod divide;
+mod pick;
 mod power;
 mod select;
 

@@ -106,3 +106,31 @@ impl Tensor {
         }
     }
 }
+
+impl Tensor {
+    /// The inverse of [`Tensor::sigmoid`], `log(x / (1 - x))`: infinite at 0 and 1, NaN beyond. With
+    /// `eps` the elements are first limited to `eps ..= 1 - eps`.
+    ///
+    /// # Errors
+    /// [`xla_core::Error::DTypeMismatch`] for `bool` with `eps`.
+    #[track_caller]
+    pub fn logit(&self, eps: impl Into<Option<f64>>) -> Result<Tensor> {
+        let x = match eps.into() {
+            Some(eps) => self.clamp(Some(eps), Some(1.0 - eps))?,
+            None => self.clone(),
+        };
+        x.div(&x.rsub(1.0)?)?.log()
+    }
+
+    /// `sin(πx) / πx`, elementwise, and 1 at 0.
+    ///
+    /// # Errors
+    /// The error of this tensor's own program, if that failed.
+    #[track_caller]
+    pub fn sinc(&self) -> Result<Tensor> {
+        // The derivative of the quotient at 0 is NaN, also where its value is not taken.
+        let zero = self.eq(0)?;
+        let angle = zero.select_from(1.0, self)?.mul(std::f64::consts::PI)?;
+        zero.select_from(1.0, &angle.sin()?.div(&angle)?)
+    }
+}
