@@ -100,9 +100,11 @@ impl<const ADJOINT: bool> Operator for Blocks<ADJOINT> {
                 .copied()
                 .collect()
         } else {
-            [batch, rows * self.block(), self.blocks()]
-                .into_iter()
-                .collect()
+            let rows = rows.checked_mul(self.block()).ok_or_else(|| {
+                let expected = format!("channels that have {} rows each", self.block());
+                Error::shape(Self::NAME, expected, x.shape())
+            })?;
+            [batch, rows, self.blocks()].into_iter().collect()
         };
         Ok(ty(x.dtype(), &Shape::from(dims)))
     }

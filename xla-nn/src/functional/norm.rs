@@ -28,7 +28,11 @@ impl Over {
     /// The mean over the axes, which vanish.
     fn mean(&self, f: &mut Func, x: Value) -> Value {
         let sum = f.reduce(Reduction::Sum, x, &self.axes);
-        let count: usize = self.axes.iter().map(|&a| x.shape()[a]).product();
+        let count: usize = self
+            .axes
+            .iter()
+            .map(|&a| x.shape()[a])
+            .fold(1, usize::saturating_mul);
         let count = f.constant(sum.dtype(), sum.shape(), count as f64);
         f.binary("divide", sum, count)
     }
@@ -111,7 +115,11 @@ impl Operator for InverseDeviation {
         saves: Saves::INPUTS.and_output(),
         // The derivative of (mean square)^(-1/2) is -r^3 x / n, and r x is the normalised value.
         rule: |op, vjp: &Vjp<'_>| {
-            let count: usize = op.0.axes.iter().map(|&a| vjp.shape(0)[a]).product();
+            let count: usize =
+                op.0.axes
+                    .iter()
+                    .map(|&a| vjp.shape(0)[a])
+                    .fold(1, usize::saturating_mul);
             let scale = vjp.output()?;
             let slope = vjp.grad().mul(&scale.square()?)?.div(-(count as f64))?;
             let y = record_op(Standardize(op.0.clone()), &[vjp.operand(0)?])?;
@@ -423,7 +431,10 @@ fn update_statistics(
         return Ok(());
     }
     let at = Location::caller();
-    let count: usize = axes.iter().map(|&a| input.dims()[a]).product();
+    let count: usize = axes
+        .iter()
+        .map(|&a| input.dims()[a])
+        .fold(1, usize::saturating_mul);
     let mix = |running: Option<&Tensor>, batch: Tensor| -> Result<()> {
         let Some(running) = running else {
             return Ok(());
@@ -510,7 +521,9 @@ pub fn instance_norm(
         ("a bias", options.bias),
     ];
     parameters(OP, &[channels], given).map_err(|e| e.at(at))?;
-    let values: usize = input.dims()[2..].iter().product();
+    let values = input.dims()[2..]
+        .iter()
+        .fold(1usize, |n, &d| n.saturating_mul(d));
     if values == 1 {
         let expected = "more than one value behind the channels";
         return Err(Error::shape(OP, expected, input.shape()).at(at));

@@ -1,5 +1,6 @@
 //! Elements moved between channels and space.
 
+use super::window::LIMIT;
 use std::panic::Location;
 use xla_core::{Dims, Error, Result};
 use xla_lazy::Tensor;
@@ -22,7 +23,14 @@ pub fn pixel_shuffle(input: &Tensor, upscale_factor: usize) -> Result<Tensor> {
         return Err(Error::shape(OP, expected, input.shape()).at(here));
     }
     let split = joined(&lead, &[channels / square, r, r, height, width]);
-    let whole = joined(&lead, &[channels / square, height * r, width * r]);
+    let whole = joined(
+        &lead,
+        &[
+            channels / square,
+            height.saturating_mul(r),
+            width.saturating_mul(r),
+        ],
+    );
     let order = joined(&axes(&lead), &[0, 3, 1, 4, 2].map(|i| lead.len() + i));
     moved(input, &split, &order, &whole)
 }
@@ -58,8 +66,13 @@ pub fn pixel_unshuffle(input: &Tensor, downscale_factor: usize) -> Result<Tensor
 
 fn factor(op: &'static str, argument: &'static str, factor: usize) -> Result<usize> {
     match factor {
-        0 => Err(Error::argument(op, argument, "at least 1", factor)),
-        factor => Ok(factor),
+        1..LIMIT => Ok(factor),
+        _ => Err(Error::argument(
+            op,
+            argument,
+            "at least 1 and within an axis",
+            factor,
+        )),
     }
 }
 

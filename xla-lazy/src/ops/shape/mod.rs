@@ -252,7 +252,8 @@ impl Tensor {
             );
         }
         let mut dims: Dims = self.dims()[..start].into();
-        dims.push(self.dims()[start..=end].iter().product());
+        let merged = self.dims()[start..=end].iter();
+        dims.push(merged.fold(1, |n: usize, &d| n.saturating_mul(d)));
         dims.extend_from_slice(&self.dims()[end + 1..]);
         self.reshape(dims.as_slice())
     }

@@ -4,7 +4,7 @@ use super::avg::{AvgPoolOptions, avg_pool};
 use super::max::{MaxPoolOptions, MaxPoolPick, max_pool};
 use crate::functional::floating;
 use crate::functional::resample::{Axis, Filter, resample};
-use crate::functional::window::{PerAxis, batched};
+use crate::functional::window::{LIMIT, PerAxis, batched};
 use std::panic::Location;
 use xla_core::{DType, Dims, Error, Result};
 use xla_lazy::{Tensor, record_op};
@@ -46,8 +46,11 @@ fn sizes<const N: usize>(
 ) -> Result<(Dims, Dims)> {
     batched::<N>(op, input)?;
     let before = Dims::from(&input.dims()[input.rank() - N..]);
-    if before.contains(&0) {
-        let expected = "an input with at least one element on each spatial axis";
+    if before.iter().any(|n| !(1..LIMIT).contains(n)) {
+        let expected = format!(
+            "an input with 1 to {} elements on each spatial axis",
+            LIMIT - 1
+        );
         return Err(Error::shape(op, expected, input.shape()));
     }
     let after = match &size.0 {
