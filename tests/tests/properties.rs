@@ -1,5 +1,6 @@
 //! Random arguments: an error or the right value, whatever comes.
 
+use tests::conformance::operator_names;
 use tests::fuzz::{self, Depth, Property};
 use tests::with_devices;
 
@@ -49,4 +50,16 @@ parts! {
     operators_keep_their_word_5 = 5;
     operators_keep_their_word_6 = 6;
     operators_keep_their_word_7 = 7;
+}
+
+/// A new operator that cases know needs a property too.
+#[test]
+fn every_operator_has_a_property() {
+    let properties = fuzz::properties();
+    let has = |name: &&str| properties.iter().any(|property| property.name == *name);
+    let bare: Vec<_> = operator_names()
+        .into_iter()
+        .filter(|names| !names.iter().any(has))
+        .collect();
+    assert!(bare.is_empty(), "without a property: {bare:?}");
 }

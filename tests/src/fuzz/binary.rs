@@ -1,7 +1,7 @@
 //! Elementwise operators of two tensors, or a tensor and a number, compared with `f64` functions.
 
 use super::unary::{compared, rounding, truth};
-use super::{Array, Call, Draw, Property};
+use super::{Array, Call, Draw, Property, Run};
 use ndarray::{ArrayD, IxDyn, Zip};
 use xla::{DType, Number, Operand, Result, RoundingMode, Tensor};
 
@@ -171,7 +171,7 @@ pub(super) fn properties() -> Vec<Property> {
             false => a * b.ln(),
         };
     });
-    let others: [(&str, fn(&mut Draw<'_>) -> Result<Call>); 6] = [
+    let others: [(&str, Run); 6] = [
         ("add", |draw| {
             pair(draw, |a, b| a.add(b), |a, b| a + b, false)
         }),

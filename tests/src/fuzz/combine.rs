@@ -2,7 +2,7 @@
 
 use super::binary::broadcast;
 use super::unary::rounding;
-use super::{Array, Call, Draw, Property};
+use super::{Array, Call, Draw, Property, Run};
 use xla::{DType, Number, Operand, Result, Tensor};
 
 /// The value of one element by three.
@@ -113,7 +113,7 @@ fn addcdiv(draw: &mut Draw<'_>) -> Result<Call> {
 }
 
 pub(super) fn properties() -> Vec<Property> {
-    let all: [(&str, fn(&mut Draw<'_>) -> Result<Call>); 5] = [
+    let all: [(&str, Run); 5] = [
         ("addcdiv", addcdiv),
         ("addcmul", addcmul),
         ("clamp", clamp),

@@ -44,6 +44,12 @@ impl<'a> Draw<'a> {
         choice
     }
 
+    /// Whether to call what reads a value to the host, and so executes: seldom where nothing else
+    /// is executed.
+    pub fn reads(&mut self) -> bool {
+        self.depth == Depth::Executed || self.once_in(16)
+    }
+
     /// A number below `n`, which is at least 1.
     pub fn below(&mut self, n: usize) -> usize {
         self.choice() as usize % n.max(1)
@@ -217,6 +223,7 @@ impl<'a> Draw<'a> {
             dtype,
             dims: dims.to_vec(),
             values,
+            compared: self.depth == Depth::Executed,
         }
     }
 
@@ -248,6 +255,8 @@ pub struct Array {
     pub dims: Vec<usize>,
     /// Row-major elements; none where they are too many to be held, which then are 0.
     pub values: Option<Vec<f64>>,
+    /// Whether the case is executed.
+    compared: bool,
 }
 
 impl Array {
@@ -257,6 +266,7 @@ impl Array {
             dtype: DType::F64,
             dims: Vec::new(),
             values: Some(vec![value]),
+            compared: true,
         }
     }
 
@@ -286,8 +296,11 @@ impl Array {
         Ok(tensor)
     }
 
-    /// As an `ndarray` array of `f64`, where its elements are held.
+    /// As an `ndarray` array of `f64`, where results are compared and its elements are held.
     pub fn nd(&self) -> Option<ArrayD<f64>> {
+        if !self.compared {
+            return None;
+        }
         ArrayD::from_shape_vec(IxDyn(&self.dims), self.values.clone()?).ok()
     }
 }

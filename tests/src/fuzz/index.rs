@@ -1,8 +1,9 @@
 //! Selections and writes by indices and masks, compared with loops over indices.
 
+use super::binary::{broadcast, common};
 use super::reduce::resolved;
 use super::unary::{compared, rounding};
-use super::{Array, Call, Draw, Property};
+use super::{Array, Call, Draw, Property, Run};
 use ndarray::{ArrayD, IxDyn};
 use xla::nn::functional::{self, EmbeddingOptions};
 use xla::{DType, Index, Operand, Result, ScatterReduce, Tensor};
@@ -171,7 +172,8 @@ fn indexed(draw: &mut Draw<'_>, put: bool) -> Result<Call> {
     let shape = draw.dims(2);
     for axis in 0..count {
         let length = array.dims.get(axis).copied().unwrap_or(2);
-        kinds.push(draw.below(6));
+        let kind = draw.below(6);
+        kinds.push(if kind == 5 && !draw.reads() { 0 } else { kind });
         held.push(match kinds[axis] {
             5 => draw.array(DType::Bool, &[length]),
             _ => draw.indices(&shape, 0, length as i64),
@@ -223,10 +225,13 @@ fn masked(draw: &mut Draw<'_>, name: &str) -> Result<Call> {
     let mask = draw.array(kind, &like);
     let number = draw.operand();
     let source = draw.array(array.dtype, &array.dims);
-    let spread = super::binary::broadcast(&[&array, &mask]);
+    let spread = broadcast(&[&array, &mask]);
     let mut inputs = vec![array.leaf()?, mask.leaf()?];
     // A mask is read to the host, which holds no large one.
-    if spread.is_none() && (array.values.is_none() || mask.values.is_none()) {
+    let elements = common(&[&array.dims, &mask.dims]).unwrap_or_default();
+    let elements = elements.iter().fold(1usize, |n, &d| n.saturating_mul(d));
+    let unread = name == "masked_select" && !draw.reads();
+    if unread || elements > 1 << 14 || array.values.is_none() || mask.values.is_none() {
         return Ok(Call::new(inputs, Vec::new()));
     }
     let output = match name {
@@ -276,12 +281,16 @@ fn one_hot(draw: &mut Draw<'_>) -> Result<Call> {
     let classes = draw.once_in(2).then(|| draw.size(6));
     let indices = draw.indices(&dims, 0, classes.unwrap_or(5) as i64);
     let x = indices.tensor()?;
+    // The largest index is read to the host, which holds no large tensor.
+    if classes.is_none() && indices.values.is_none() {
+        return Ok(Call::new(vec![x], Vec::new()));
+    }
     let output = x.one_hot(classes)?;
     Ok(Call::new(vec![x], vec![output]))
 }
 
 pub(super) fn properties() -> Vec<Property> {
-    let all: [(&str, fn(&mut Draw<'_>) -> Result<Call>); 16] = [
+    let all: [(&str, Run); 16] = [
         ("embedding", embedding),
         ("gather", |draw| gather(draw, false)),
         ("index", |draw| indexed(draw, false)),

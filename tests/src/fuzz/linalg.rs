@@ -2,7 +2,7 @@
 
 use super::binary::common;
 use super::unary::{compared, rounding};
-use super::{Array, Call, Draw, Property};
+use super::{Array, Call, Draw, Property, Run};
 use ndarray::{Array2, ArrayD, Axis, Ix2, Ix3, IxDyn};
 use std::collections::BTreeMap;
 use xla::nn::functional;
@@ -405,7 +405,7 @@ fn cdist(draw: &mut Draw<'_>) -> Result<Call> {
 }
 
 pub(super) fn properties() -> Vec<Property> {
-    let all: [(&str, fn(&mut Draw<'_>) -> Result<Call>); 20] = [
+    let all: [(&str, Run); 20] = [
         ("addmm", |draw| added(draw, "nk,km->nm", "nm", "addmm")),
         ("addmv", |draw| added(draw, "nk,k->n", "n", "addmv")),
         ("baddbmm", |draw| {

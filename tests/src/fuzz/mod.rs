@@ -5,9 +5,15 @@
 mod activation;
 mod binary;
 mod combine;
+mod conv;
 mod draw;
 mod index;
+mod inplace;
 mod linalg;
+mod loss;
+mod norm;
+mod pool;
+mod random;
 mod reduce;
 mod run;
 mod scan;
@@ -22,13 +28,16 @@ use ndarray::ArrayD;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use xla::{BackwardOptions, DType, Error, Literal, Result, Tensor};
 
+/// Draws arguments and calls an operator on them.
+pub type Run = fn(&mut Draw<'_>) -> Result<Call>;
+
 /// One operator on drawn arguments.
 #[derive(Clone, Copy)]
 pub struct Property {
     /// PyTorch's name of the operator.
     pub name: &'static str,
     /// Draws arguments and calls it.
-    pub run: fn(&mut Draw<'_>) -> Result<Call>,
+    pub run: Run,
 }
 
 /// What was called and what it returned.
@@ -85,6 +94,12 @@ pub fn properties() -> Vec<Property> {
         sort::properties(),
         index::properties(),
         linalg::properties(),
+        conv::properties(),
+        pool::properties(),
+        norm::properties(),
+        loss::properties(),
+        random::properties(),
+        inplace::properties(),
     ]
     .concat()
 }
@@ -109,14 +124,11 @@ pub fn hold_together(
     choices: &[Vec<u32>],
     depth: Depth,
 ) -> Result<(), String> {
-    let cases: Result<Vec<_>, _> = choices
-        .iter()
-        .map(|choices| record(property, choices, depth))
-        .collect();
-    let cases = cases?;
+    let record = |choices: &Vec<u32>| record(property, choices, depth);
     if depth == Depth::Recorded {
-        return Ok(());
+        return choices.iter().try_for_each(|one| record(one).map(drop));
     }
+    let cases: Vec<_> = choices.iter().map(record).collect::<Result<_, _>>()?;
     xla::sync().map_err(|error| error.to_string())?;
     cases.iter().flatten().try_for_each(Case::compare)
 }

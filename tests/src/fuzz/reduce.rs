@@ -1,7 +1,7 @@
 //! Reductions and softmax, compared with sums and the like over lines of an `ndarray` array.
 
 use super::unary::{compared, rounding, truth};
-use super::{Call, Draw, Property};
+use super::{Call, Draw, Property, Run};
 use ndarray::{ArrayD, Axis, IxDyn};
 use xla::nn::functional;
 use xla::{DType, Result, Tensor};
@@ -71,11 +71,14 @@ pub(super) fn reduce(
     ArrayD::from_shape_vec(IxDyn(&dims), values).ok()
 }
 
+/// What a line is reduced to.
+type Of<'a> = &'a dyn Fn(&[f64]) -> f64;
+
 /// Reduces some of the axes of a drawn tensor. `reference` reduces the elements of one line.
 fn reduced(
     draw: &mut Draw<'_>,
     call: impl FnOnce(&Tensor, &[i64], bool) -> Result<Vec<Tensor>>,
-    references: &[&dyn Fn(&[f64]) -> f64],
+    references: &[Of<'_>],
 ) -> Result<Call> {
     let (dtype, dims) = (draw.dtype(), draw.dims(4));
     let (axes, keepdim) = (some_axes(draw, dims.len()), draw.once_in(2));
@@ -203,7 +206,7 @@ fn norms(draw: &mut Draw<'_>) -> Result<Call> {
 fn along(
     draw: &mut Draw<'_>,
     call: impl FnOnce(&Tensor, Option<i64>, bool) -> Result<Vec<Tensor>>,
-    references: &[&dyn Fn(&[f64]) -> f64],
+    references: &[Of<'_>],
     whole: bool,
 ) -> Result<Call> {
     let (dtype, dims) = (draw.dtype(), draw.dims(4));
@@ -313,7 +316,7 @@ pub(super) fn properties() -> Vec<Property> {
         any: |line: &[f64]| truth(line.iter().any(|&x| x != 0.0));
         logsumexp: logsumexp;
     };
-    let others: [(&str, fn(&mut Draw<'_>) -> Result<Call>); 16] = [
+    let others: [(&str, Run); 17] = [
         ("prod", |draw| {
             let call = |x: &Tensor, axes: &[i64], keepdim| Ok(vec![x.prod(axes, keepdim)?]);
             let mut call = reduced(draw, call, &[&|line: &[f64]| line.iter().product()])?;
@@ -328,6 +331,7 @@ pub(super) fn properties() -> Vec<Property> {
         ("var_mean", |draw| moments(draw, false, true)),
         ("std_mean", |draw| moments(draw, true, true)),
         ("norm", norms),
+        ("vector_norm", norms),
         ("argmax", |draw| {
             let place = |line: &[f64]| best(line, |a, b| a > b) as f64;
             along(draw, |x, d, k| Ok(vec![x.argmax(d, k)?]), &[&place], true)

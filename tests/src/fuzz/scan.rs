@@ -2,7 +2,7 @@
 
 use super::reduce::resolved;
 use super::unary::{compared, rounding};
-use super::{Call, Draw, Property};
+use super::{Call, Draw, Property, Run};
 use ndarray::{ArrayD, Axis};
 use xla::{DType, Result, Tensor};
 
@@ -24,10 +24,13 @@ pub(super) fn along(
     Some(result)
 }
 
+/// What a line becomes.
+type Of<'a> = &'a dyn Fn(&[f64]) -> Vec<f64>;
+
 fn scanned(
     draw: &mut Draw<'_>,
     call: impl FnOnce(&Tensor, i64) -> Result<Vec<Tensor>>,
-    references: &[&dyn Fn(&[f64]) -> Vec<f64>],
+    references: &[Of<'_>],
 ) -> Result<Call> {
     let (dtype, dims) = (draw.dtype(), draw.dims(4));
     let axis = draw.axis(dims.len());
@@ -87,7 +90,7 @@ fn pair((values, places): (Tensor, Tensor)) -> Vec<Tensor> {
 }
 
 pub(super) fn properties() -> Vec<Property> {
-    let all: [(&str, fn(&mut Draw<'_>) -> Result<Call>); 5] = [
+    let all: [(&str, Run); 5] = [
         ("cumsum", |draw| {
             let sums = |line: &[f64]| running(line, |a, b| a + b);
             scanned(draw, |x, d| Ok(vec![x.cumsum(d)?]), &[&sums])

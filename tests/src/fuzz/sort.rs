@@ -1,7 +1,7 @@
 //! Sorting, order statistics and search, compared with sorts and loops on the host.
 
 use super::scan::along;
-use super::{Array, Call, Draw, Property};
+use super::{Array, Call, Draw, Property, Run};
 use std::cmp::Ordering;
 use xla::{Result, Tensor};
 
@@ -159,7 +159,7 @@ fn search(draw: &mut Draw<'_>, bucketize: bool) -> Result<Call> {
 }
 
 pub(super) fn properties() -> Vec<Property> {
-    let all: [(&str, fn(&mut Draw<'_>) -> Result<Call>); 8] = [
+    let all: [(&str, Run); 8] = [
         ("argsort", |draw| sort(draw, false)),
         ("bucketize", |draw| search(draw, true)),
         ("kthvalue", kthvalue),

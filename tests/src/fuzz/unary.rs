@@ -1,6 +1,6 @@
 //! Elementwise operators of one tensor, compared with `f64` functions.
 
-use super::{Call, Draw, Property};
+use super::{Call, Draw, Property, Run};
 use xla::{DType, NanToNum, Result, Tensor};
 
 /// The relative error that rounding in a dtype allows.
@@ -171,7 +171,7 @@ pub(super) fn properties() -> Vec<Property> {
         trunc: f64::trunc;
     };
     properties.extend(unchecked! { bitwise_not digamma erfinv });
-    let others: [(&str, fn(&mut Draw<'_>) -> Result<Call>); 4] = [
+    let others: [(&str, Run); 4] = [
         ("nan_to_num", nan_to_num),
         ("polygamma", polygamma),
         ("round", round),
