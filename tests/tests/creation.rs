@@ -3,7 +3,8 @@
 use tests::check::{close, counted, f32s, i64s, same, values};
 use tests::differences::{grad_of, leaf};
 use tests::with_devices;
-use xla::{DType, Error, MeshgridIndexing, Result, Tensor};
+use xla::nn::{self, Module};
+use xla::{DType, Error, MeshgridIndexing, Result, Tensor, no_grad};
 
 #[test]
 fn places() {
@@ -149,5 +150,35 @@ fn logits_and_sines() -> Result<()> {
     close("sinc", &values(&y)?, &[1.0, 0.63661975, -0.18006328], 1e-6);
     let slopes = values(&x.grad().unwrap())?;
     close("slopes", &slopes, &[0.0, -1.2732396, 0.4216347], 1e-5);
+    Ok(())
+}
+
+#[test]
+fn learned_slopes() -> Result<()> {
+    let layer = nn::PRelu::new(2, 0.25, ())?;
+    let slopes = f32s(&[0.25, 0.5]);
+    no_grad(|| layer.weight().copy_(&slopes))?;
+    let x = leaf(&[-1.0, 2.0, 0.0, -3.0]);
+    let y = layer.forward(&x.reshape([2, 2])?)?;
+    y.sum((), false)?.backward()?;
+    close("prelu", &values(&y)?, &[-0.25, 2.0, 0.0, -1.5], 0.0);
+    assert_eq!(grad_of(&x), [0.25, 1.0, 0.25, 0.5]);
+    assert_eq!(grad_of(layer.weight()), [-1.0, -3.0]);
+    let names: Vec<_> = layer
+        .named_parameters()
+        .into_iter()
+        .map(|(n, _)| n)
+        .collect();
+    assert_eq!(names, ["weight"]);
+    let channels = layer.forward(&counted(&[2, 3]));
+    assert!(
+        matches!(channels, Err(Error::ShapeMismatch { .. })),
+        "{channels:?}"
+    );
+    let dtype = layer.forward(&i64s(&[1]));
+    assert!(
+        matches!(dtype, Err(Error::DTypeMismatch { .. })),
+        "{dtype:?}"
+    );
     Ok(())
 }

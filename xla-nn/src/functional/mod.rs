@@ -56,7 +56,7 @@ pub use conv::{
 pub use dropout::{alpha_dropout, dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout};
 pub use embedding::{EmbeddingOptions, embedding};
 pub use fold::{FoldOptions, fold, unfold};
-pub use gate::glu;
+pub use gate::{glu, prelu};
 pub use interpolate::{InterpolateMode, InterpolateOptions, Target, interpolate};
 pub use linear::linear;
 pub use loss::{

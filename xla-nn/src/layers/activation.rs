@@ -1,8 +1,8 @@
 //! Activations as modules, for use in [`Sequential`](crate::Sequential).
 
-use crate::{Forward, Module};
+use crate::{Forward, Module, functional};
 use xla_core::Result;
-use xla_lazy::{GeluApproximation, Tensor};
+use xla_lazy::{GeluApproximation, Tensor, TensorOptions};
 
 macro_rules! activations {
     ($($(#[$doc:meta])* $layer:ident $method:ident;)*) => {$(
@@ -140,6 +140,46 @@ impl Gelu {
 impl Default for Gelu {
     fn default() -> Self {
         Gelu::new()
+    }
+}
+
+/// `x` where it is positive, else a learned number times it, one for all or one a channel
+/// ([He et al. 2015](https://arxiv.org/abs/1502.01852)).
+#[derive(Debug, Module, Forward)]
+pub struct PRelu {
+    weight: Tensor,
+}
+
+impl PRelu {
+    /// A layer of 1 slope, or of as many as the input has channels, all `init` (0.25 in PyTorch).
+    ///
+    /// # Errors
+    /// [`xla_core::Error::DTypeMismatch`] for a dtype that is no float; what creating the tensor
+    /// returns.
+    #[track_caller]
+    pub fn new(
+        num_parameters: usize,
+        init: f64,
+        options: impl Into<TensorOptions>,
+    ) -> Result<Self> {
+        let weight = Tensor::full(num_parameters, init, options)?;
+        Ok(PRelu {
+            weight: weight.requires_grad_(true)?,
+        })
+    }
+
+    /// The slopes.
+    pub fn weight(&self) -> &Tensor {
+        &self.weight
+    }
+
+    /// See [`functional::prelu`].
+    ///
+    /// # Errors
+    /// As the function.
+    #[track_caller]
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        functional::prelu(input, &self.weight)
     }
 }
 

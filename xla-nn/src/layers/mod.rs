@@ -17,8 +17,8 @@ mod sequential;
 
 pub use activation::{
     Celu, Elu, Gelu, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, Identity, LeakyRelu, LogSigmoid,
-    LogSoftmax, Mish, Relu, Relu6, Selu, Sigmoid, Silu, Softmax, Softplus, Softshrink, Softsign,
-    Tanh, Tanhshrink,
+    LogSoftmax, Mish, PRelu, Relu, Relu6, Selu, Sigmoid, Silu, Softmax, Softplus, Softshrink,
+    Softsign, Tanh, Tanhshrink,
 };
 pub use attention::{MultiheadAttention, MultiheadAttentionBuilder, MultiheadAttentionOptions};
 pub use containers::{ModuleDict, ModuleList};
