@@ -75,7 +75,8 @@ impl Tensor {
         let std = std.into();
         let at = Location::caller();
         deviation(std).map_err(|e| e.at(at))?;
-        no_grad(|| Tensor::randn(shape, options)?.mul(std)?.add(mean.into()))
+        let drawn = Tensor::randn(shape, options)?;
+        no_grad(|| drawn.mul(std)?.add(mean.into()))
     }
 
     /// One random number for each mean and standard deviation, which are tensors or numbers, at least
