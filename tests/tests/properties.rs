@@ -23,6 +23,8 @@ fn hold(part: usize) {
             .collect();
         let mut broken = Vec::new();
         for property in &mine {
+            // The last line names the operator if the process aborts.
+            println!("{}", property.name);
             for (cases, depth) in [(RECORDED, Depth::Recorded), (EXECUTED, Depth::Executed)] {
                 broken.extend(fuzz::run(property, cases, depth, SEED).err());
             }

@@ -26,7 +26,7 @@ pub use run::run;
 
 use ndarray::ArrayD;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use xla::{BackwardOptions, DType, Error, Literal, Result, Tensor};
+use xla::{DType, Error, GradOptions, Literal, Result, Tensor};
 
 /// Draws arguments and calls an operator on them.
 pub type Run = fn(&mut Draw<'_>) -> Result<Call>;
@@ -109,8 +109,8 @@ pub fn properties() -> Vec<Property> {
 /// # Errors
 /// What it did instead.
 pub fn check(property: &Property, choices: &[u32], depth: Depth) -> Result<(), String> {
-    match record(property, choices, depth)? {
-        Some(case) if depth == Depth::Executed => case.compare(),
+    match (record(property, choices, depth)?, depth) {
+        (Some(case), Depth::Executed) => case.compare(),
         _ => Ok(()),
     }
 }
@@ -148,6 +148,8 @@ fn record(property: &Property, choices: &[u32], depth: Depth) -> Result<Option<C
         };
         match gradients(&call) {
             Ok(grads) => Ok(Some(Case { call, grads })),
+            // Of an empty tensor with a huge axis the reduced ones are too large.
+            Err(Error::ShapeMismatch { .. }) if call.inputs.iter().any(is_huge) => Ok(None),
             Err(error) => Err(format!("the derivative of {}: {error}", describe(&call))),
         }
     };
@@ -158,6 +160,11 @@ fn record(property: &Property, choices: &[u32], depth: Depth) -> Result<Option<C
             .or_else(|| panic.downcast_ref::<&str>().copied());
         Err(format!("panicked: {}", text.unwrap_or("without a message")))
     })
+}
+
+fn is_huge(tensor: &Tensor) -> bool {
+    let lengths = tensor.dims().iter().map(|&d| d.max(1) as f64);
+    lengths.product::<f64>() > 2f64.powi(50)
 }
 
 impl Case {
@@ -214,26 +221,28 @@ fn refused(error: &Error) -> Result<(), String> {
     }
 }
 
-/// The gradients of the inputs that take part, of the inputs' types.
+/// The gradients of the inputs that take part, of the inputs' types. Nothing is accumulated: what a
+/// leaf held would be executed with a later case, and may be too large for any memory.
 fn gradients(call: &Call) -> Result<Vec<Tensor>> {
     let Some(output) = call.outputs.first().filter(|o| o.requires_grad()) else {
         return Ok(Vec::new());
     };
-    output.backward_with(BackwardOptions {
-        gradient: Some(output.detach()?.ones_like()?),
-        ..BackwardOptions::default()
-    })?;
-    let mut grads = Vec::new();
-    for input in &call.inputs {
-        let Some(grad) = input.grad() else { continue };
+    let inputs: Vec<&Tensor> = call.inputs.iter().filter(|i| i.requires_grad()).collect();
+    let options = GradOptions {
+        grad_outputs: Some(vec![output.detach()?.ones_like()?]),
+        allow_unused: true,
+        ..GradOptions::default()
+    };
+    let grads = xla::grad(&[output], &inputs, options)?;
+    for (input, grad) in inputs.iter().zip(&grads) {
+        let Some(grad) = grad else { continue };
         if grad.shape() != input.shape() || grad.dtype() != input.dtype() {
             let expected = format!("a gradient of {}{}", input.dtype(), input.shape());
             let got = format!("{}{}", grad.dtype(), grad.shape());
-            return Err(Error::argument("backward", "gradient", expected, got));
+            return Err(Error::argument("grad", "gradient", expected, got));
         }
-        grads.push(grad);
     }
-    Ok(grads)
+    Ok(grads.into_iter().flatten().collect())
 }
 
 fn describe(call: &Call) -> String {

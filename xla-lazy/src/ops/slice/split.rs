@@ -4,11 +4,27 @@ use crate::Tensor;
 use std::panic::Location;
 use xla_core::{Error, Result};
 
+/// More parts than this are a mistake, and their handles alone would fill the memory.
+const MOST_PARTS: usize = 1 << 20;
+
+fn few_enough(op: &'static str, parts: usize) -> Result<()> {
+    match parts <= MOST_PARTS {
+        true => Ok(()),
+        false => Err(Error::argument(
+            op,
+            "parts",
+            format!("at most {MOST_PARTS}"),
+            parts,
+        )),
+    }
+}
+
 impl Tensor {
     /// Parts of `split_size` along an axis; the last one is what remains. Views.
     ///
     /// # Errors
-    /// [`Error::Axis`]; [`Error::Argument`] for a size of 0 where the axis is longer.
+    /// [`Error::Axis`]; [`Error::Argument`] for a size of 0 where the axis is longer, or more than
+    /// 2^20 parts.
     ///
     /// ```no_run
     /// # use xla_lazy::Tensor;
@@ -24,6 +40,7 @@ impl Tensor {
         if split_size == 0 && size > 0 {
             return Err(Error::argument("split", "split_size", "at least 1", 0).at(at));
         }
+        few_enough("split", size.checked_div(split_size).unwrap_or(0)).map_err(|e| e.at(at))?;
         self.equal_parts(axis, split_size)
     }
 
@@ -58,7 +75,7 @@ impl Tensor {
     /// shorter, and there may be fewer. Views.
     ///
     /// # Errors
-    /// [`Error::Axis`]; [`Error::Argument`] for 0 chunks.
+    /// [`Error::Axis`]; [`Error::Argument`] for 0 chunks, or more than 2^20 parts.
     #[track_caller]
     pub fn chunk(&self, chunks: usize, dim: i64) -> Result<Vec<Tensor>> {
         let at = Location::caller();
@@ -67,6 +84,8 @@ impl Tensor {
             return Err(Error::argument("chunk", "chunks", "at least 1", 0).at(at));
         }
         let size = self.dims()[axis];
+        let parts = if size == 0 { chunks } else { chunks.min(size) };
+        few_enough("chunk", parts).map_err(|e| e.at(at))?;
         if size == 0 {
             return self.parts_up_to(axis, &vec![0; chunks]);
         }
@@ -76,7 +95,7 @@ impl Tensor {
     /// What lies at each position of an axis, which the parts do not have any more. Views.
     ///
     /// # Errors
-    /// [`Error::Axis`].
+    /// [`Error::Axis`]; [`Error::Argument`] for more than 2^20 parts.
     ///
     /// ```no_run
     /// # use xla_lazy::Tensor;
@@ -88,6 +107,7 @@ impl Tensor {
     pub fn unbind(&self, dim: i64) -> Result<Vec<Tensor>> {
         let at = Location::caller();
         let axis = self.shape().axis("unbind", dim).map_err(|e| e.at(at))?;
+        few_enough("unbind", self.dims()[axis]).map_err(|e| e.at(at))?;
         let mut parts = Vec::with_capacity(self.dims()[axis]);
         for i in 0..self.dims()[axis] {
             parts.push(self.select(axis as i64, i as i64)?);
@@ -98,7 +118,7 @@ impl Tensor {
     /// `sections` parts along an axis whose sizes differ by at most one, longer ones first. Views.
     ///
     /// # Errors
-    /// [`Error::Axis`]; [`Error::Argument`] for 0 sections.
+    /// [`Error::Axis`]; [`Error::Argument`] for 0 sections, or more than 2^20.
     #[track_caller]
     pub fn tensor_split(&self, sections: usize, dim: i64) -> Result<Vec<Tensor>> {
         const OP: &str = "tensor_split";
@@ -107,6 +127,7 @@ impl Tensor {
         if sections == 0 {
             return Err(Error::argument(OP, "sections", "at least 1", 0).at(at));
         }
+        few_enough(OP, sections).map_err(|e| e.at(at))?;
         let (least, longer) = (self.dims()[axis] / sections, self.dims()[axis] % sections);
         let ends: Vec<usize> = (1..=sections).map(|i| i * least + i.min(longer)).collect();
         self.parts_up_to(axis, &ends)
