@@ -286,6 +286,15 @@ fn cut() -> Vec<Property> {
             });
             Ok((vec![output], expected))
         };
+        unbind 3: |draw, x, host| {
+            let axis = draw.axis(x.rank());
+            let outputs = x.unbind(axis)?;
+            let expected = host.and_then(|host| {
+                let axis = Axis(resolved(axis, x.rank())?);
+                (host.len_of(axis) > 0).then(|| host.index_axis(axis, 0).to_owned())
+            });
+            Ok((outputs, expected))
+        };
         split 3: |draw, x, host| {
             let (size, axis) = (draw.size(4), draw.axis(x.rank()));
             if draw.once_in(3) {
