@@ -90,12 +90,18 @@ fn grids() {
     });
 }
 
-type Picked = fn(&Tensor, &Tensor) -> Result<Tensor>;
+/// An operator, its values, and the gradients of its two operands.
+type Pick = (
+    fn(&Tensor, &Tensor) -> Result<Tensor>,
+    [f64; 5],
+    [f32; 5],
+    [f32; 5],
+);
 
 #[test]
 fn one_of_two() -> Result<()> {
     let n = f32::NAN;
-    let cases: [(Picked, [f64; 5], [f32; 5], [f32; 5]); 2] = [
+    let cases: [Pick; 2] = [
         (
             Tensor::fmax,
             [1.0, -0.0, 3.0, 0.0, f64::NAN],
