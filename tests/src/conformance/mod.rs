@@ -170,14 +170,14 @@ fn record(case: &Case, tensors: &Tensors) -> Result<Results, Failure> {
 fn compare_all(case: &Case, results: &Results, tensors: &Tensors) -> Result<(), Failure> {
     for (i, (name, output)) in case.outputs.iter().zip(&results.outputs).enumerate() {
         let what = format!("output {i}");
-        compare(&what, output, tensors.literal(name)?, case.rtol, case.atol)?;
+        compare(&what, output, &tensors.literal(name)?, case.rtol, case.atol)?;
     }
     let grads = case.grads.as_deref().unwrap_or_default();
     for (i, (name, got)) in grads.iter().zip(&results.grads).enumerate() {
         let Some(name) = name else { continue };
         let what = format!("gradient {i}");
         let got = got.as_ref().ok_or_else(|| format!("{what}: none"))?;
-        compare(&what, got, tensors.literal(name)?, case.rtol, case.atol)?;
+        compare(&what, got, &tensors.literal(name)?, case.rtol, case.atol)?;
     }
     Ok(())
 }
