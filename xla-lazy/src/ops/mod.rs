@@ -31,8 +31,10 @@ pub(crate) use random::Snapshot;
 pub use random::{Generator, default_generator, manual_seed};
 pub use slice::PadMode;
 
-use crate::op::InputType;
+use crate::op::{InputType, Operator};
+use crate::trace::record_op;
 use crate::ty::{Ty, ty};
+use crate::{Gradients, Vjp};
 use xla_core::{DType, Error, Result, Shape};
 
 /// The shape that all tensor operands broadcast to.
@@ -95,4 +97,17 @@ fn only(op: &'static str, inputs: &[InputType]) -> Result<Ty> {
             expected: "one operand".into(),
         }),
     }
+}
+
+/// The derivative of a write through a view: for the target the gradient with zeros where the view
+/// shows it, for what is written the gradient there.
+fn where_shown_and_beside<V: Operator, U: Operator>(
+    vjp: &Vjp<'_>,
+    view: V,
+    update: U,
+) -> Result<Gradients> {
+    let part = record_op(view, &[vjp.grad().into()])?;
+    let zeros = part.zeros_like()?;
+    let rest = record_op(update, &[vjp.grad().into(), (&zeros).into()])?;
+    Ok(smallvec::smallvec![Some(rest), Some(part)])
 }

@@ -2,7 +2,7 @@
 
 use crate::Tensor;
 use crate::op::{Derivative, InputType, Number, Operator, Saves, entry};
-use crate::ops::only;
+use crate::ops::{only, where_shown_and_beside};
 use crate::stablehlo::{Compare, Func, Value};
 use crate::trace::record_op;
 use crate::ty::{Ty, ty};
@@ -119,12 +119,7 @@ impl Operator for DiagonalUpdate {
     const NAME: &'static str = "diagonal_update";
     const DERIVATIVE: Derivative<Self> = Derivative::Rule {
         saves: Saves::NONE,
-        rule: |op, vjp| {
-            let diagonal = record_op(Diagonal, &[vjp.grad().into()])?;
-            let zeros = diagonal.zeros_like()?;
-            let rest = record_op(op.clone(), &[vjp.grad().into(), (&zeros).into()])?;
-            Ok(smallvec::smallvec![Some(rest), Some(diagonal)])
-        },
+        rule: |op, vjp| where_shown_and_beside(vjp, Diagonal, op.clone()),
     };
 
     fn infer(&self, inputs: &[InputType]) -> Result<Ty> {

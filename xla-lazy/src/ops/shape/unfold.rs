@@ -2,7 +2,7 @@
 
 use crate::Tensor;
 use crate::op::{Derivative, InputType, Number, Operator, Saves, entry};
-use crate::ops::only;
+use crate::ops::{only, where_shown_and_beside};
 use crate::stablehlo::{Compare, Func, Reduction, Value};
 use crate::trace::record_op;
 use crate::ty::{Ty, ty};
@@ -194,12 +194,7 @@ impl Operator for UnfoldUpdate {
     const NAME: &'static str = "unfold_update";
     const DERIVATIVE: Derivative<Self> = Derivative::Rule {
         saves: Saves::NONE,
-        rule: |op, vjp| {
-            let part = record_op(op.unfold.clone(), &[vjp.grad().into()])?;
-            let zeros = part.zeros_like()?;
-            let rest = record_op(op.clone(), &[vjp.grad().into(), (&zeros).into()])?;
-            Ok(smallvec::smallvec![Some(rest), Some(part)])
-        },
+        rule: |op, vjp| where_shown_and_beside(vjp, op.unfold.clone(), op.clone()),
     };
 
     fn infer(&self, inputs: &[InputType]) -> Result<Ty> {

@@ -6,7 +6,7 @@ mod split;
 
 pub use pad::PadMode;
 
-use super::only;
+use super::{only, where_shown_and_beside};
 use crate::Tensor;
 use crate::op::{Derivative, InputType, Number, Operand, Operator, Saves, entry};
 use crate::stablehlo::{Func, Value};
@@ -199,12 +199,7 @@ impl Operator for StrideUpdate {
     const NAME: &'static str = "slice_update";
     const DERIVATIVE: Derivative<Self> = Derivative::Rule {
         saves: Saves::NONE,
-        rule: |op, vjp| {
-            let part = record_op(op.stride.clone(), &[vjp.grad().into()])?;
-            let zeros = part.zeros_like()?;
-            let rest = record_op(op.clone(), &[vjp.grad().into(), (&zeros).into()])?;
-            Ok(smallvec::smallvec![Some(rest), Some(part)])
-        },
+        rule: |op, vjp| where_shown_and_beside(vjp, op.stride.clone(), op.clone()),
     };
 
     fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
