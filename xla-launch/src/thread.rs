@@ -24,12 +24,7 @@ where
     let launch = Launch::new(plan.mode, plan.world_size(), deadline);
     let ended = AtomicUsize::new(0);
     let replica = |rank: usize| {
-        let context = ReplicaContext::new(
-            Arc::clone(&launch),
-            plan.devices[rank],
-            rank,
-            plan.world_size(),
-        );
+        let context = ReplicaContext::new(Arc::clone(&launch), plan.devices[rank], rank);
         one(&context, &ended, &f)
     };
     if plan.mode == Mode::Debug {

@@ -54,7 +54,7 @@ fn epoch(loader: &DataLoader) -> Vec<Vec<i64>> {
 
 /// A replica whose waits end after `deadline`.
 fn replica(deadline: Duration) -> Arc<ReplicaContext> {
-    ReplicaContext::new(Launch::new(Mode::Debug, 1, deadline), Device::new(0), 0, 1)
+    ReplicaContext::new(Launch::new(Mode::Debug, 1, deadline), Device::new(0), 0)
 }
 
 #[test]

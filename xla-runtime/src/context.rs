@@ -10,6 +10,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,6 +26,53 @@ pub enum Mode {
     Threads,
     /// One replica on the calling thread, for debugging.
     Debug,
+    /// Threads of processes that a launch of this program has spawned.
+    Processes,
+    /// Threads of processes that another launcher (torchrun, Slurm, …) has started.
+    External,
+    /// Threads of a notebook's kernel.
+    Notebook,
+    /// One call a process, whose programs XLA partitions over all devices.
+    Spmd,
+}
+
+/// Where the replicas of a launch are: the same number in each of several processes, ranks in
+/// process order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Topology {
+    /// Number of processes.
+    pub processes: usize,
+    /// Which of them this is, from 0.
+    pub process_index: usize,
+    /// Replicas in each process.
+    pub replicas: usize,
+}
+
+impl Topology {
+    /// So many replicas, all in this process.
+    pub fn one_process(replicas: usize) -> Self {
+        Topology {
+            processes: 1,
+            process_index: 0,
+            replicas,
+        }
+    }
+
+    /// Number of replicas over all processes.
+    pub fn world_size(&self) -> usize {
+        self.processes * self.replicas
+    }
+
+    /// Global ranks of the replicas in this process.
+    pub fn local_ranks(&self) -> Range<usize> {
+        let first = self.process_index * self.replicas;
+        first..first + self.replicas
+    }
+
+    /// The process that drives this global rank.
+    pub fn process_of(&self, rank: usize) -> usize {
+        rank / self.replicas.max(1)
+    }
 }
 
 /// What has become of one replica of a launch.
@@ -38,27 +86,47 @@ pub enum Standing {
     Failed(String),
 }
 
-/// What the replicas of one launch share: who is still there.
+type Listener = Arc<dyn Fn(usize, &Standing) + Send + Sync>;
+
+/// What the replicas of one launch share: who is still there, in all its processes.
 ///
 /// Anyone who waits for other replicas waits here, so that a replica that leaves or fails wakes
-/// every waiter at once.
+/// every waiter at once. Of the replicas in other processes a launch knows what it is told with
+/// [`Launch::leave`]; [`Launch::on_change`] is how those others are told of this process's.
 pub struct Launch {
     id: u64,
     mode: Mode,
+    topology: Topology,
     deadline: Duration,
-    members: Mutex<Vec<Standing>>,
+    state: Mutex<State>,
     changed: Condvar,
 }
 
+struct State {
+    standings: Vec<Standing>,
+    listeners: Vec<Listener>,
+}
+
 impl Launch {
-    /// A launch of `world_size` replicas that wait for each other at most `deadline`.
+    /// A launch of `world_size` replicas, all in this process, that wait for each other at most
+    /// `deadline`.
     pub fn new(mode: Mode, world_size: usize, deadline: Duration) -> Arc<Self> {
+        Launch::spanning(mode, Topology::one_process(world_size), deadline)
+    }
+
+    /// A launch whose replicas may be in several processes and wait for each other at most
+    /// `deadline`.
+    pub fn spanning(mode: Mode, topology: Topology, deadline: Duration) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(Launch {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             mode,
+            topology,
             deadline,
-            members: Mutex::new(vec![Standing::Running; world_size]),
+            state: Mutex::new(State {
+                standings: vec![Standing::Running; topology.world_size()],
+                listeners: Vec::new(),
+            }),
             changed: Condvar::new(),
         })
     }
@@ -73,27 +141,72 @@ impl Launch {
         self.mode
     }
 
+    /// Where its replicas are.
+    pub fn topology(&self) -> Topology {
+        self.topology
+    }
+
+    /// Number of replicas over all processes.
+    pub fn world_size(&self) -> usize {
+        self.topology.world_size()
+    }
+
+    /// Global ranks of the replicas in this process.
+    pub fn local_ranks(&self) -> Range<usize> {
+        self.topology.local_ranks()
+    }
+
+    /// Whether some replicas are in another process.
+    pub fn spans_processes(&self) -> bool {
+        self.topology.processes > 1
+    }
+
     /// How long a replica waits for others.
     pub fn deadline(&self) -> Duration {
         self.deadline
     }
 
-    /// What has become of each replica, by rank.
+    /// What has become of each replica, by global rank.
     pub fn standings(&self) -> Vec<Standing> {
-        self.lock().clone()
+        self.lock().standings.clone()
     }
 
-    /// Records that a replica's function has ended and wakes all who wait. A failure is never
+    /// Records that a replica's function has ended, in this process or another, wakes all who wait,
+    /// and tells the listeners. Only the first end of a rank counts, so a failure is never
     /// overwritten.
     pub fn leave(&self, rank: usize, standing: Standing) {
-        let mut members = self.lock();
-        if let Some(slot) = members.get_mut(rank)
-            && *slot == Standing::Running
-        {
-            *slot = standing;
-        }
-        drop(members);
+        let mut state = self.lock();
+        let listeners = match state.standings.get_mut(rank) {
+            Some(slot) if *slot == Standing::Running && standing != Standing::Running => {
+                *slot = standing.clone();
+                state.listeners.clone()
+            }
+            _ => Vec::new(),
+        };
+        drop(state);
         self.changed.notify_all();
+        for listener in listeners {
+            listener(rank, &standing);
+        }
+    }
+
+    /// Has `listener` called with rank and standing when a replica ends: exactly once for each, on
+    /// the thread that reports it, or at once for those that have ended already.
+    ///
+    /// No lock is held meanwhile, so a listener may call back into the launch. It should not wait for
+    /// anything, since whoever reports an end waits for it; and it lives as long as the launch, so it
+    /// must not own what owns the launch.
+    pub fn on_change(&self, listener: impl Fn(usize, &Standing) + Send + Sync + 'static) {
+        let listener: Listener = Arc::new(listener);
+        let mut state = self.lock();
+        state.listeners.push(Arc::clone(&listener));
+        let standings = state.standings.clone();
+        drop(state);
+        for (rank, standing) in standings.iter().enumerate() {
+            if *standing != Standing::Running {
+                listener(rank, standing);
+            }
+        }
     }
 
     /// Wakes everybody who waits in [`Launch::wait_until`], to look again.
@@ -104,8 +217,8 @@ impl Launch {
     }
 
     /// Waits until `done` returns something. `done` is called first, then after every
-    /// [`Launch::notify`] and every change of standing, with the members' standings; it must not
-    /// call back into this launch.
+    /// [`Launch::notify`] and every change of standing, with the standings by global rank; it must
+    /// not call back into this launch.
     ///
     /// # Errors
     /// [`Error::Deadline`] naming `what` once the launch's deadline has passed.
@@ -115,9 +228,9 @@ impl Launch {
         mut done: impl FnMut(&[Standing]) -> Option<T>,
     ) -> Result<T> {
         let end = Instant::now() + self.deadline;
-        let mut members = self.lock();
+        let mut state = self.lock();
         loop {
-            if let Some(value) = done(&members) {
+            if let Some(value) = done(&state.standings) {
                 return Ok(value);
             }
             let left = end.saturating_duration_since(Instant::now());
@@ -128,16 +241,26 @@ impl Launch {
                     advice: "; a rank may be stuck, or set a longer deadline",
                 });
             }
-            members = self
+            state = self
                 .changed
-                .wait_timeout(members, left)
+                .wait_timeout(state, left)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Standing>> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Launch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Launch")
+            .field("id", &self.id)
+            .field("mode", &self.mode)
+            .field("topology", &self.topology)
+            .finish_non_exhaustive()
     }
 }
 
@@ -145,7 +268,6 @@ impl Launch {
 pub struct ReplicaContext {
     device: Device,
     rank: usize,
-    world_size: usize,
     launch: Arc<Launch>,
     extensions: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
@@ -173,7 +295,7 @@ pub fn current(what: &'static str) -> Result<Arc<ReplicaContext>> {
     Ok(Arc::clone(ROOT.get_or_init(|| {
         let deadline = xla_core::Config::global()
             .map_or(xla_core::config::DEFAULT_DEADLINE, |config| config.deadline);
-        ReplicaContext::new(Launch::new(Mode::Single, 1, deadline), Device::new(0), 0, 1)
+        ReplicaContext::new(Launch::new(Mode::Single, 1, deadline), Device::new(0), 0)
     })))
 }
 
@@ -219,12 +341,11 @@ impl Drop for ActiveLaunch {
 }
 
 impl ReplicaContext {
-    /// The replica of `launch` with this rank, on this device.
-    pub fn new(launch: Arc<Launch>, device: Device, rank: usize, world_size: usize) -> Arc<Self> {
+    /// The replica of `launch` with this global rank, on this device.
+    pub fn new(launch: Arc<Launch>, device: Device, rank: usize) -> Arc<Self> {
         Arc::new(ReplicaContext {
             device,
             rank,
-            world_size,
             launch,
             extensions: Mutex::new(HashMap::new()),
         })
@@ -240,9 +361,14 @@ impl ReplicaContext {
         self.rank
     }
 
-    /// Number of replicas in the launch.
+    /// Position among the replicas of this process, from 0.
+    pub fn local_rank(&self) -> usize {
+        self.rank.saturating_sub(self.launch.local_ranks().start)
+    }
+
+    /// Number of replicas in the launch, over all its processes.
     pub fn world_size(&self) -> usize {
-        self.world_size
+        self.launch.world_size()
     }
 
     /// How the replicas are run.
@@ -283,7 +409,7 @@ impl fmt::Debug for ReplicaContext {
         f.debug_struct("ReplicaContext")
             .field("device", &self.device)
             .field("rank", &self.rank)
-            .field("world_size", &self.world_size)
+            .field("world_size", &self.world_size())
             .field("mode", &self.mode())
             .finish_non_exhaustive()
     }
@@ -328,9 +454,41 @@ mod tests {
     }
 
     #[test]
+    fn listeners_hear_of_each_end_once() {
+        let topology = Topology {
+            processes: 3,
+            process_index: 1,
+            replicas: 2,
+        };
+        let launch = Launch::spanning(Mode::External, topology, Duration::from_secs(1));
+        assert_eq!((launch.world_size(), launch.local_ranks()), (6, 2..4));
+        launch.leave(4, Standing::Left);
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        launch.on_change({
+            let (heard, launch) = (Arc::clone(&heard), Arc::downgrade(&launch));
+            move |rank, standing| {
+                // Calling back does not deadlock, and sees the change.
+                assert_eq!(&launch.upgrade().unwrap().standings()[rank], standing);
+                heard.lock().unwrap().push((rank, standing.clone()));
+            }
+        });
+        let failed = Standing::Failed("out of memory".into());
+        launch.leave(2, failed.clone());
+        launch.leave(2, Standing::Left);
+        launch.leave(17, Standing::Left);
+        assert_eq!(
+            *heard.lock().unwrap(),
+            [(4, Standing::Left), (2, failed.clone())]
+        );
+        let replica = ReplicaContext::new(launch, Device::new(1), 3);
+        assert_eq!((replica.local_rank(), replica.world_size()), (1, 6));
+        assert_eq!(topology.process_of(5), 2);
+    }
+
+    #[test]
     fn contexts_nest_and_extensions_are_per_replica() {
         let launch = Launch::new(Mode::Debug, 1, Duration::from_secs(1));
-        let context = ReplicaContext::new(launch, Device::new(3), 0, 1);
+        let context = ReplicaContext::new(launch, Device::new(3), 0);
         {
             let _inside = context.enter();
             assert_eq!(current("device").unwrap().device(), Device::new(3));
