@@ -26,6 +26,7 @@ struct Key {
     operators: Hash128,
     outputs: Hash128,
     donors: Hash128,
+    ordered: bool,
     placement: Placement,
 }
 
@@ -36,6 +37,7 @@ impl Key {
             operators: recording.chain[extent.len - 1],
             outputs: list(&extent.live),
             donors: list(&extent.donors),
+            ordered: extent.ordered,
             placement,
         }
     }

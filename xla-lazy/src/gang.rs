@@ -5,6 +5,7 @@
 //! fail (lowering, compiling, uploading, checking arguments) lies between the phases; after the
 //! vote there is only the execution itself.
 
+use std::panic::Location;
 use std::sync::Arc;
 use xla_core::Result;
 
@@ -27,6 +28,9 @@ pub trait Proposal: Send + Sync {
     /// Whether there is a collective among the first `n` operators.
     fn has_collective(&self, n: usize) -> bool;
 
+    /// The collectives among the first `n` operators, in the order recorded.
+    fn collectives(&self, n: usize) -> Vec<Collective>;
+
     /// Operator `index` with its type and the line that recorded it, for error messages.
     fn describe(&self, index: usize) -> String;
 
@@ -43,6 +47,18 @@ pub trait Proposal: Send + Sync {
     /// operators as the others, in two programs where they have one; one whose `chain(len)` is a
     /// hash listed here by another gets on a level with it by [`Settlement::FlushFirst`].
     fn flushed(&self) -> &[(usize, Hash128)];
+}
+
+/// A collective of a [`Proposal`], as other processes are told of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Collective {
+    /// Which operator of the program it is.
+    pub index: usize,
+    /// Hash of the operator, its attributes, and the types of its operands and its result: equal on
+    /// every rank for equal collectives, whatever else the programs hold.
+    pub fingerprint: Hash128,
+    /// The line that recorded it.
+    pub location: &'static Location<'static>,
 }
 
 /// What the replicas agree to run.
@@ -65,10 +81,36 @@ pub enum Settlement {
     },
 }
 
+/// How an execution that goes beyond this process ends.
+///
+/// What waits for another process inside a running program cannot be cancelled, and a program that
+/// fails on one replica leaves the others waiting. So when the other process does not come the
+/// program runs on with made-up values, and this tells: it is asked, once the program is over,
+/// before a value computed by it, or from it, is given out.
+pub trait Outcome: Send + Sync {
+    /// `None` until it is settled; then what it is stays so. A failure is settled before the program
+    /// is over.
+    fn poll(&self) -> Option<Result<()>>;
+}
+
+/// The answer to a vote.
+#[derive(Clone)]
+pub struct Start {
+    /// The launch id that all members pass to the runtime: fresh and not zero.
+    pub launch_id: i32,
+    /// Tells how the execution ended, where the gang spans processes.
+    pub outcome: Option<Arc<dyn Outcome>>,
+}
+
 /// One member's handle on the replicas that run a program together.
 pub trait Gang: Send + Sync {
-    /// Device ordinals, in replica order.
+    /// Ordinals of the devices of this process, in replica order.
     fn devices(&self) -> &[usize];
+
+    /// Whether some members are in other processes. Their programs need not be cut where this
+    /// process's are: only the order of the collectives is common to all. So each is executed, in
+    /// the order recorded, also after those of earlier programs ([`crate::stablehlo::Func::effect`]).
+    fn spans_processes(&self) -> bool;
 
     /// First phase: waits for every member's proposal and settles what to run.
     ///
@@ -76,13 +118,12 @@ pub trait Gang: Send + Sync {
     /// On every member: divergence, a member that left or failed, the deadline.
     fn settle(&self, proposal: Arc<dyn Proposal>) -> Result<Settlement>;
 
-    /// Second phase: reports whether this member is ready to execute, waits for the others, and
-    /// returns the launch id that all of them pass to the runtime: fresh and not zero.
+    /// Second phase: reports whether this member is ready to execute and waits for the others.
     ///
     /// # Errors
     /// The member's own error if `ready` is one; otherwise the error of the member that was not
     /// ready, on every member.
-    fn vote(&self, ready: Result<()>) -> Result<i32>;
+    fn vote(&self, ready: Result<()>) -> Result<Start>;
 
     /// Ends the process because a launched execution passed its deadline: its collectives can be
     /// neither completed nor cancelled. Prints every member's state first.

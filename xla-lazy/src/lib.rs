@@ -29,7 +29,7 @@ mod ty;
 mod view;
 
 pub use checkpoint::checkpoint;
-pub use gang::{Gang, Hash128, Proposal, Settlement};
+pub use gang::{Collective, Gang, Hash128, Outcome, Proposal, Settlement, Start};
 pub use grad::{
     BackwardOptions, FunctionContext, GradHook, GradOptions, Gradients, HookHandle, Vjp, function,
     grad,

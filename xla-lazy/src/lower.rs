@@ -11,12 +11,14 @@ use xla_core::{Error, Result, Shape};
 const MAX_LIVE: usize = 50_000;
 
 /// What an argument of the program is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Argument {
     /// A packed vector of all numbers of a class.
     Numbers(NumberClass),
     /// A parameter of the recording.
     Param(u32),
+    /// What the effects of this program come after: the order value of the program before it.
+    Order,
 }
 
 /// A lowered program.
@@ -37,6 +39,9 @@ pub(crate) struct Extent {
     pub(crate) live: Vec<u32>,
     /// Parameters (positions in [`Recording::params`]), ascending.
     pub(crate) donors: Vec<u32>,
+    /// Whether the collectives are effects, which keep their order among all programs. Such a program
+    /// has one result more than `live`, its last: the order value for the next one.
+    pub(crate) ordered: bool,
 }
 
 impl NumberClass {
@@ -111,6 +116,10 @@ pub(crate) fn lower(recording: &Recording, extent: &Extent, name: &str) -> Resul
         arguments.push((Argument::Param(position), ty));
         values[node] = Some(f.argument(ty, alias));
     }
+    if extent.ordered {
+        arguments.push((Argument::Order, order_type()));
+        f.begin_effects(order_type());
+    }
     for index in 0..extent.len {
         let node = &recording.nodes[index];
         if !needed[index] || node.has(flag::PARAM) {
@@ -130,6 +139,9 @@ pub(crate) fn lower(recording: &Recording, extent: &Extent, name: &str) -> Resul
                 }
             });
         }
+        if node.has(flag::COLLECTIVE) {
+            f.next_collective();
+        }
         let value = node
             .entry
             .op
@@ -143,11 +155,12 @@ pub(crate) fn lower(recording: &Recording, extent: &Extent, name: &str) -> Resul
         }
         values[index] = Some(value);
     }
-    let results: Vec<Value> = extent
+    let mut results: Vec<Value> = extent
         .live
         .iter()
         .filter_map(|&i| values[i as usize])
         .collect();
+    results.extend(f.order());
     let types = results.iter().map(|v| v.ty()).collect();
     let text = f.finish(name, &results);
     Ok(Lowered {
@@ -157,6 +170,11 @@ pub(crate) fn lower(recording: &Recording, extent: &Extent, name: &str) -> Resul
         results: types,
         operators,
     })
+}
+
+/// The type of an order value. Only who computes it matters: its element is always 0.
+pub(crate) fn order_type() -> Ty {
+    ty(xla_core::DType::I32, &Shape::scalar())
 }
 
 fn reachable(recording: &Recording, extent: &Extent) -> Vec<bool> {

@@ -145,6 +145,7 @@ fn divergence(proposals: &[Arc<dyn Proposal>], ranks: &[usize]) -> Error {
 #[cfg(test)]
 pub(in crate::gang) mod tests {
     use super::*;
+    use xla_lazy::Collective;
 
     /// A proposal made of operator names.
     #[derive(Clone, Default)]
@@ -184,6 +185,18 @@ pub(in crate::gang) mod tests {
 
         fn has_collective(&self, n: usize) -> bool {
             self.names[..n].contains(&"all_reduce")
+        }
+
+        fn collectives(&self, n: usize) -> Vec<Collective> {
+            let names = self.names[..n].iter().enumerate();
+            names
+                .filter(|(_, name)| name.starts_with("all_reduce"))
+                .map(|(index, name)| Collective {
+                    index,
+                    fingerprint: Fake::of(&[name]).chain(1),
+                    location: std::panic::Location::caller(),
+                })
+                .collect()
         }
 
         fn chain(&self, n: usize) -> [u64; 2] {

@@ -12,7 +12,7 @@ use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use xla_core::{Error, Result};
-use xla_lazy::{Gang, Proposal, Settlement};
+use xla_lazy::{Gang, Proposal, Settlement, Start};
 use xla_runtime::context::{Launch, Standing};
 
 /// The exit code of a process whose collectives neither completed nor could be cancelled within
@@ -64,7 +64,7 @@ struct Room {
     proposals: Vec<Option<Arc<dyn Proposal>>>,
     settlements: Vec<Option<Result<Settlement>>>,
     votes: Vec<Option<Result<()>>>,
-    launches: Vec<Option<Result<i32>>>,
+    launches: Vec<Option<Result<Start>>>,
     doing: Vec<Doing>,
     /// Why the gang cannot go on. It stays: after a failure members no longer stand at the same
     /// place, and a later collective would pair what does not belong together.
@@ -127,7 +127,11 @@ impl Room {
         match refused {
             None => {
                 let id = fresh_launch_id();
-                self.launches.fill(Some(Ok(id)));
+                let start = Start {
+                    launch_id: id,
+                    outcome: None,
+                };
+                self.launches.fill(Some(Ok(start)));
                 self.doing.fill(Doing::Launched(id));
             }
             Some(error) => {
@@ -261,6 +265,10 @@ impl Gang for ThreadGang {
         &self.shared.devices
     }
 
+    fn spans_processes(&self) -> bool {
+        false
+    }
+
     fn settle(&self, proposal: Arc<dyn Proposal>) -> Result<Settlement> {
         let mut room = self.shared.room();
         if let Some(error) = &room.broken {
@@ -284,7 +292,7 @@ impl Gang for ThreadGang {
         self.wait_settled()
     }
 
-    fn vote(&self, ready: Result<()>) -> Result<i32> {
+    fn vote(&self, ready: Result<()>) -> Result<Start> {
         let mut room = self.shared.room();
         if let Some(error) = &room.broken {
             return Err(ready.err().unwrap_or_else(|| error.clone()));
@@ -340,7 +348,7 @@ impl ThreadGang {
         )
     }
 
-    fn wait_launched(&self) -> Result<i32> {
+    fn wait_launched(&self) -> Result<Start> {
         self.shared.wait(
             self.member,
             |room| &mut room.launches,

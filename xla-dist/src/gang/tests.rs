@@ -67,7 +67,7 @@ fn many_steps_in_step_with_one_fresh_launch_id_each() {
                     }
                 };
                 assert_eq!(gang.settle(fake.share()).unwrap(), expected);
-                ids.push(gang.vote(Ok(())).unwrap());
+                ids.push(gang.vote(Ok(())).unwrap().launch_id);
             }
             Some(ids)
         });
@@ -165,7 +165,7 @@ fn a_member_may_leave_as_soon_as_it_has_its_answer() {
     for _ in 0..200 {
         let ids = gang(4, SOON, |gang, _| {
             gang.settle(Fake::of(&STEP).share()).unwrap();
-            Some(gang.vote(Ok(())).unwrap())
+            Some(gang.vote(Ok(())).unwrap().launch_id)
         });
         assert!(ids.iter().all(|id| *id == ids[0]));
     }
@@ -180,7 +180,7 @@ fn a_member_that_cannot_run_keeps_its_error_and_the_others_hear_of_it() {
         } else {
             Ok(())
         };
-        let error = gang.vote(ready).unwrap_err();
+        let error = gang.vote(ready).err().unwrap();
         let later = gang.settle(Fake::of(&STEP).share()).unwrap_err();
         assert!(
             matches!(later, Error::ReplicaFailed { rank: 1, .. }),
@@ -224,7 +224,7 @@ fn a_vote_without_settling_is_an_error_for_all() {
             gang.settle(Fake::of(&STEP).share()).unwrap_err()
         } else {
             thread::sleep(Duration::from_millis(50));
-            gang.vote(Ok(())).unwrap_err()
+            gang.vote(Ok(())).err().unwrap()
         })
     });
     assert!(

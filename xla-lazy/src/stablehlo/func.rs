@@ -1,6 +1,7 @@
 //! The function under construction: its values and the elementwise, constant and contraction
 //! operations.
 
+use super::effect::Effects;
 use super::tensor_type;
 use crate::ty::{Ty, ty};
 use std::fmt::{Display, Write};
@@ -93,6 +94,7 @@ pub struct Func {
     arguments: Vec<(Value, Option<usize>)>,
     body: String,
     next: u32,
+    pub(super) effects: Option<Effects>,
 }
 
 impl Func {

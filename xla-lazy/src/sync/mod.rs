@@ -9,9 +9,10 @@ mod value;
 
 pub(crate) use pending::Pending;
 pub(crate) use value::DeviceValue;
+use value::Outcomes;
 
 use crate::cache::{self, Compiled, Placement, Program};
-use crate::gang::{Gang, Settlement};
+use crate::gang::{Gang, Outcome, Settlement, Start};
 use crate::grad;
 use crate::lower::{Argument, Extent};
 use crate::storage::{History, Storage, Value};
@@ -22,8 +23,8 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::sync::{Arc, PoisonError};
-use value::{StepInfo, deadline};
-use xla_core::{DType, Error, Result, Shape};
+use value::StepInfo;
+use xla_core::{DType, Device, Error, Literal, Result, Shape};
 use xla_runtime::{Buffer, Client, Event, ExecuteOptions};
 
 /// Steps of one replica that may be executing while it records the next.
@@ -37,11 +38,12 @@ pub(crate) struct InFlight {
     done: Event,
     info: StepInfo,
     gang: Option<Arc<dyn Gang>>,
+    outcomes: Outcomes,
 }
 
 impl InFlight {
     fn wait(&self) -> Result<()> {
-        match self.done.wait(deadline()) {
+        match self.outcomes.guard(|patience| self.done.wait(patience)) {
             Ok(()) => Ok(()),
             Err(Error::Deadline { what, .. }) if let Some(gang) = &self.gang => {
                 // Collectives that were started can be neither completed nor cancelled.
@@ -121,8 +123,12 @@ fn drain(trace: &Arc<Trace>, left: usize) -> Result<()> {
             }
             state.in_flight.pop_front()
         };
-        if let Some(oldest) = oldest {
-            oldest.wait()?;
+        if let Some(oldest) = oldest
+            && let Err(error) = oldest.wait()
+        {
+            // What failed leaves nothing behind that a later program could come after.
+            trace.lock().order = None;
+            return Err(error);
         }
     }
 }
@@ -189,7 +195,15 @@ fn settle(pending: &Arc<Pending>) -> Result<(Extent, Option<Arc<dyn Gang>>)> {
         return Ok((pending.extent(pending.len()), None));
     };
     match gang.settle(Arc::clone(pending) as Arc<dyn crate::gang::Proposal>)? {
-        Settlement::Run { len, live, donors } => Ok((Extent { len, live, donors }, Some(gang))),
+        Settlement::Run { len, live, donors } => {
+            let extent = Extent {
+                len,
+                live,
+                donors,
+                ordered: gang.spans_processes(),
+            };
+            Ok((extent, Some(gang)))
+        }
         Settlement::FlushFirst { len } => Ok((pending.extent(len), None)),
     }
 }
@@ -204,27 +218,37 @@ fn run(
 ) -> Result<Vec<DeviceValue>> {
     let device = trace.device.ordinal();
     let ready = prepare(trace, pending, extent, gang);
-    let launch_id = match (gang, &ready) {
-        (Some(gang), ready) => gang.vote(ready.as_ref().map(drop).map_err(Clone::clone))?,
-        (None, _) => 0,
+    let start = match gang {
+        Some(gang) => gang.vote(ready.as_ref().map(drop).map_err(Clone::clone))?,
+        None => Start {
+            launch_id: 0,
+            outcome: None,
+        },
     };
-    let Some((program, numbers)) = ready? else {
+    let Some(Prepared {
+        program,
+        own_arguments,
+        mut outcomes,
+    }) = ready?
+    else {
         return Ok(Vec::new());
     };
+    outcomes.extend(start.outcome);
+    let outcomes = Outcomes::new(&outcomes);
     let compiled = program.compiled()?;
     let recording = &pending.recording;
     let arguments: SmallVec<[&Buffer; 16]> = compiled
         .arguments
         .iter()
         .map(|argument| match argument {
-            Argument::Numbers(class) => &numbers[class],
             Argument::Param(position) => recording.params[*position as usize].value.buffer(),
+            own => own_arguments[own].buffer(),
         })
         .collect();
     let withheld = withheld(recording, compiled);
     let options = ExecuteOptions {
         device,
-        launch_id,
+        launch_id: start.launch_id,
         non_donatable: &withheld,
     };
     let last = &recording.nodes[extent.len - 1];
@@ -233,28 +257,36 @@ fn run(
         op: last.entry.name,
         location: last.location,
     };
-    let execution = compiled
+    let mut execution = compiled
         .executable
         .execute(&arguments, &options)
         .map_err(|e| info.explain(e))?;
+    let value = |buffer| DeviceValue::new(buffer, Some(info), outcomes.clone());
     let mut state = trace.lock();
+    if extent.ordered {
+        state.order = execution.outputs.pop().map(value);
+    }
     // An inline program is done already. One that failed is kept, so that the next sync says so.
-    if !matches!(execution.done.poll(), Some(Ok(()))) {
+    if !matches!(execution.done.poll(), Some(Ok(()))) || outcomes.check().is_err() {
         state.in_flight.push_back(InFlight {
             done: execution.done,
             info,
             gang: gang.cloned(),
+            outcomes: outcomes.clone(),
         });
     }
     drop(state);
-    Ok(execution
-        .outputs
-        .into_iter()
-        .map(|b| DeviceValue::new(b, Some(info)))
-        .collect())
+    Ok(execution.outputs.into_iter().map(value).collect())
 }
 
-type Prepared = Option<(Arc<Program>, HashMap<NumberClass, Buffer>)>;
+/// What a program is started with, besides the recording's buffers.
+struct Prepared {
+    program: Arc<Program>,
+    /// Those that are not parameters of the recording.
+    own_arguments: HashMap<Argument, DeviceValue>,
+    /// Those that its arguments depend on.
+    outcomes: SmallVec<[Arc<dyn Outcome>; 2]>,
+}
 
 /// Everything that can fail: room among the steps in flight, the program, the numbers' upload.
 /// `None` where nothing is needed of the recording.
@@ -263,7 +295,7 @@ fn prepare(
     pending: &Pending,
     extent: &Extent,
     gang: Option<&Arc<dyn Gang>>,
-) -> Result<Prepared> {
+) -> Result<Option<Prepared>> {
     let recording = &pending.recording;
     if extent.live.is_empty() && gang.is_none() {
         return Ok(None);
@@ -274,24 +306,42 @@ fn prepare(
         _ => Placement::Portable,
     };
     let program = cache::program(recording, extent, placement)?;
-    let mut numbers = HashMap::new();
-    for argument in &program.compiled()?.arguments {
-        if let Argument::Numbers(class) = argument {
-            numbers.insert(
-                *class,
-                upload_numbers(recording, extent, *class, trace.device.ordinal())?,
-            );
-        }
+    let mut own_arguments = HashMap::new();
+    let arguments = &program.compiled()?.arguments;
+    for argument in arguments {
+        let value = match argument {
+            Argument::Param(_) => continue,
+            Argument::Numbers(class) => upload_numbers(recording, extent, *class, trace.device)?,
+            Argument::Order => order_before(trace)?,
+        };
+        own_arguments.insert(*argument, value);
     }
-    Ok(Some((program, numbers)))
+    let outcomes = Outcomes::of_program(arguments.iter().filter_map(|argument| match argument {
+        Argument::Param(position) => Some(&recording.params[*position as usize].value),
+        Argument::Numbers(_) | Argument::Order => None,
+    }))?;
+    Ok(Some(Prepared {
+        program,
+        own_arguments,
+        outcomes,
+    }))
+}
+
+/// What the effects of the next program come after. Before those of the first one there is nothing.
+fn order_before(trace: &Trace) -> Result<DeviceValue> {
+    let known = trace.lock().order.clone();
+    match known {
+        Some(order) => Ok(order),
+        None => DeviceValue::upload(Literal::scalar(0_i32), trace.device),
+    }
 }
 
 fn upload_numbers(
     recording: &Recording,
     extent: &Extent,
     class: NumberClass,
-    device: usize,
-) -> Result<Buffer> {
+    device: Device,
+) -> Result<DeviceValue> {
     let numbers = &recording.numbers;
     let len = extent.numbers(recording)[class.index()];
     let (bytes, dtype): (&[u8], DType) = match class {
@@ -299,7 +349,8 @@ fn upload_numbers(
         NumberClass::F64 => (bytemuck::cast_slice(&numbers.f64[..len]), DType::F64),
         NumberClass::I64 => (bytemuck::cast_slice(&numbers.i64[..len]), DType::I64),
     };
-    Client::global()?.upload(bytes, dtype, &Shape::new(&[len]), device)
+    let buffer = Client::global()?.upload(bytes, dtype, &Shape::new(&[len]), device.ordinal())?;
+    Ok(DeviceValue::new(buffer, None, Outcomes::default()))
 }
 
 /// Donated arguments that something besides the recording holds: they are copied at execution
@@ -311,7 +362,7 @@ fn withheld(recording: &Recording, compiled: &Compiled) -> SmallVec<[usize; 8]> 
         .copied()
         .filter(|&position| match compiled.arguments[position] {
             Argument::Param(p) => !recording.params[p as usize].value.is_exclusive(),
-            Argument::Numbers(_) => true,
+            Argument::Numbers(_) | Argument::Order => true,
         })
         .collect()
 }

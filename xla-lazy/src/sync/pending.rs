@@ -1,9 +1,9 @@
 //! A trace's recording, cut off to be executed: what is live in it and what may be donated.
 
-use crate::gang::Proposal;
-use crate::hash::Hash128;
+use crate::gang::{Collective, Proposal};
+use crate::hash::{self, Hash128};
 use crate::lower::Extent;
-use crate::trace::{Input, Recording, flag};
+use crate::trace::{Input, Recording, flag, number_type};
 use std::sync::Arc;
 
 /// A recording that no longer grows.
@@ -37,6 +37,7 @@ impl Pending {
             len,
             live: Proposal::live(self, len),
             donors: Proposal::donors(self, len),
+            ordered: false,
         }
     }
 
@@ -82,6 +83,28 @@ impl Proposal for Pending {
     fn has_collective(&self, n: usize) -> bool {
         let mut nodes = self.recording.nodes[..n].iter();
         nodes.any(|node| node.has(flag::COLLECTIVE))
+    }
+
+    fn collectives(&self, n: usize) -> Vec<Collective> {
+        let nodes = self.recording.nodes[..n].iter().enumerate();
+        nodes
+            .filter(|(_, node)| node.has(flag::COLLECTIVE))
+            .map(|(index, node)| {
+                let mut print = node.entry.hash;
+                let types = self.recording.inputs(node).map(|input| match input {
+                    Input::Node(j) => self.recording.nodes[j as usize].ty,
+                    Input::Number(class, _) => number_type(class),
+                });
+                for ty in types.chain([node.ty]) {
+                    print = hash::fold(print, ty.hash()[0], ty.hash()[1]);
+                }
+                Collective {
+                    index,
+                    fingerprint: print,
+                    location: node.location,
+                }
+            })
+            .collect()
     }
 
     fn describe(&self, index: usize) -> String {

@@ -1,5 +1,7 @@
 //! A computed value: a device buffer that knows the step it comes from.
 
+use crate::gang::Outcome;
+use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,10 +32,91 @@ impl StepInfo {
     }
 }
 
+/// The executions beyond this process that a value depends on and that were not settled when it was
+/// made; shared by all results of a program.
+#[derive(Clone, Default)]
+pub(crate) struct Outcomes(Option<Arc<[Arc<dyn Outcome>]>>);
+
+impl Outcomes {
+    /// Those of a program that reads `values`, started with an outcome of its own or none.
+    ///
+    /// # Errors
+    /// That of an execution that has failed: its values are made up.
+    pub(crate) fn of_program<'a>(
+        values: impl Iterator<Item = &'a DeviceValue>,
+    ) -> Result<SmallVec<[Arc<dyn Outcome>; 2]>> {
+        let mut all: SmallVec<[Arc<dyn Outcome>; 2]> = SmallVec::new();
+        let mut last: Option<&Arc<[Arc<dyn Outcome>]>> = None;
+        for value in values {
+            let Some(outcomes) = &value.0.outcomes.0 else {
+                continue;
+            };
+            // The values of one program mostly come together.
+            if last.is_some_and(|seen| Arc::ptr_eq(seen, outcomes)) {
+                continue;
+            }
+            last = Some(outcomes);
+            for outcome in outcomes.iter() {
+                match outcome.poll() {
+                    Some(settled) => settled?,
+                    None if all.iter().any(|known| Arc::ptr_eq(known, outcome)) => {}
+                    None => all.push(Arc::clone(outcome)),
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    pub(crate) fn new(outcomes: &[Arc<dyn Outcome>]) -> Self {
+        Outcomes((!outcomes.is_empty()).then(|| outcomes.into()))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Whether all went well, as far as is known.
+    ///
+    /// # Errors
+    /// That of an execution that has failed.
+    pub(crate) fn check(&self) -> Result<()> {
+        let failed = self.0.iter().flat_map(|all| all.iter());
+        failed
+            .filter_map(|outcome| outcome.poll())
+            .find(Result::is_err)
+            .unwrap_or(Ok(()))
+    }
+
+    /// How long the end of what they belong to is waited for. Whoever waits for another process
+    /// inside a program gives up at the deadline, and only then can the program end.
+    fn patience(&self) -> Duration {
+        deadline()
+            + if self.is_empty() {
+                Duration::ZERO
+            } else {
+                GRACE
+            }
+    }
+
+    /// Waits with `wait`, and lets nothing through that a failed execution has made up.
+    ///
+    /// # Errors
+    /// The failed execution's, or else what `wait` returns.
+    pub(crate) fn guard<T>(&self, wait: impl FnOnce(Duration) -> Result<T>) -> Result<T> {
+        let waited = wait(self.patience());
+        self.check()?;
+        waited
+    }
+}
+
+/// What a program needs, once it does not wait for another process any more, to run to its end.
+const GRACE: Duration = Duration::from_secs(10);
+
 struct Inner {
     buffer: Buffer,
     id: u64,
     step: Option<StepInfo>,
+    outcomes: Outcomes,
 }
 
 /// A buffer shared by the storages, parameters and readers that need it. Its memory may be
@@ -50,10 +133,15 @@ pub(crate) fn deadline() -> Duration {
 }
 
 impl DeviceValue {
-    pub(crate) fn new(buffer: Buffer, step: Option<StepInfo>) -> Self {
+    pub(crate) fn new(buffer: Buffer, step: Option<StepInfo>, outcomes: Outcomes) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        DeviceValue(Arc::new(Inner { buffer, id, step }))
+        DeviceValue(Arc::new(Inner {
+            buffer,
+            id,
+            step,
+            outcomes,
+        }))
     }
 
     /// A number that no other value of the process has.
@@ -76,7 +164,7 @@ impl DeviceValue {
     /// The runtime's.
     pub(crate) fn upload(literal: Literal, device: Device) -> Result<Self> {
         let buffer = Client::global()?.upload_owned(literal, device.ordinal())?;
-        Ok(DeviceValue::new(buffer, None))
+        Ok(DeviceValue::new(buffer, None, Outcomes::default()))
     }
 
     /// Waits for the value and copies it to the host.
@@ -85,8 +173,8 @@ impl DeviceValue {
     /// The error of the step that should have computed it, or a deadline.
     pub(crate) fn to_literal(&self) -> Result<Literal> {
         self.0
-            .buffer
-            .to_literal(deadline())
+            .outcomes
+            .guard(|patience| self.0.buffer.to_literal(patience))
             .map_err(|e| self.explain(e))
     }
 
@@ -100,7 +188,11 @@ impl DeviceValue {
             .buffer
             .copy_to_device(device.ordinal())
             .map_err(|e| self.explain(e))?;
-        Ok(DeviceValue::new(buffer, self.0.step))
+        Ok(DeviceValue::new(
+            buffer,
+            self.0.step,
+            self.0.outcomes.clone(),
+        ))
     }
 
     fn explain(&self, error: Error) -> Error {

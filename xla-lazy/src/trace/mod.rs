@@ -39,6 +39,8 @@ pub(crate) struct State {
     pub(crate) free: Vec<Arc<Storage>>,
     pub(crate) in_flight: std::collections::VecDeque<InFlight>,
     pub(crate) step: u64,
+    /// What the last program with effects returned for the next one to come after.
+    pub(crate) order: Option<DeviceValue>,
     /// The programs run alone since the gang last met, oldest first.
     pub(crate) flushed: Vec<(usize, Hash128)>,
 }
@@ -100,6 +102,7 @@ impl Trace {
                         free: Vec::new(),
                         in_flight: Default::default(),
                         step: 0,
+                        order: None,
                         flushed: Vec::new(),
                     }),
                     syncing: Mutex::new(()),
