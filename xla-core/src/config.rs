@@ -20,8 +20,17 @@ pub struct Config {
     pub pjrt_library_path: Option<PathBuf>,
     /// `TPU_LIBRARY_PATH`: the plugin to load for a TPU.
     pub tpu_library_path: Option<PathBuf>,
-    /// `XLA_LAUNCH_MODE`: `threads` or `debug`.
+    /// `XLA_LAUNCH_MODE`: how replicas are run, instead of what the surroundings suggest.
     pub launch_mode: Option<LaunchMode>,
+    /// `XLA_LAUNCH_PROCESSES`: how many processes a launch spawns.
+    pub launch_processes: Option<usize>,
+    /// `XLA_LAUNCH_DEVICES`: how many devices, with a thread each, a launch uses in each process.
+    pub launch_devices: Option<usize>,
+    /// `XLA_LAUNCH_LOG_PREFIX`: whether each line that a spawned process prints begins with its
+    /// rank; it does when unset.
+    pub launch_log_prefix: bool,
+    /// `XLA_USE_SPMD`: whether programs are partitioned over all devices; not when unset.
+    pub use_spmd: bool,
     /// `XLA_DEADLINE_SECONDS`: how long anything waits before it becomes an error.
     pub deadline: Duration,
 }
@@ -30,10 +39,30 @@ pub struct Config {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LaunchMode {
-    /// One thread of this process for each device.
+    /// `threads`: one thread of this process for each device.
     Threads,
-    /// `f(0)` on the calling thread, world size 1.
+    /// `debug`: `f(0)` on the calling thread, world size 1.
     Debug,
+    /// `processes`: several processes, each with a thread for each of its devices.
+    Processes,
+    /// `external`: another launcher has started this process and says which one it is.
+    External,
+    /// `notebook`: as threads, in a kernel that lives on.
+    Notebook,
+    /// `spmd`: one call, whose programs are partitioned over all devices.
+    Spmd,
+}
+
+impl LaunchMode {
+    /// Each mode under the name that `XLA_LAUNCH_MODE` gives it.
+    const NAMES: [(&'static str, LaunchMode); 6] = [
+        ("threads", LaunchMode::Threads),
+        ("debug", LaunchMode::Debug),
+        ("processes", LaunchMode::Processes),
+        ("external", LaunchMode::External),
+        ("notebook", LaunchMode::Notebook),
+        ("spmd", LaunchMode::Spmd),
+    ];
 }
 
 impl Config {
@@ -83,19 +112,32 @@ impl Config {
                 });
             }
         };
-        let launch_mode = match get("XLA_LAUNCH_MODE")
-            .map(|v| v.to_ascii_lowercase())
-            .as_deref()
-        {
+        let launch_mode = match get("XLA_LAUNCH_MODE").map(|v| v.to_ascii_lowercase()) {
             None => None,
-            Some("threads") => Some(LaunchMode::Threads),
-            Some("debug") => Some(LaunchMode::Debug),
-            Some(other) => {
-                return Err(Error::Config {
-                    name: "XLA_LAUNCH_MODE",
-                    expected: "threads or debug".into(),
-                    got: other.into(),
-                });
+            Some(text) => Some(
+                LaunchMode::NAMES
+                    .iter()
+                    .find(|(name, _)| *name == text)
+                    .map(|(_, mode)| *mode)
+                    .ok_or_else(|| Error::Config {
+                        name: "XLA_LAUNCH_MODE",
+                        expected: LaunchMode::NAMES.map(|(name, _)| name).join(", "),
+                        got: text,
+                    })?,
+            ),
+        };
+        let flag = |name: &'static str, default: bool| -> Result<bool> {
+            let Some(text) = get(name) else {
+                return Ok(default);
+            };
+            match text.to_ascii_lowercase().as_str() {
+                "1" | "true" | "on" | "yes" => Ok(true),
+                "0" | "false" | "off" | "no" => Ok(false),
+                _ => Err(Error::Config {
+                    name,
+                    expected: "1 or 0".into(),
+                    got: text,
+                }),
             }
         };
         let count = |name: &'static str| -> Result<Option<usize>> {
@@ -130,6 +172,10 @@ impl Config {
             pjrt_library_path: get("PJRT_LIBRARY_PATH").map(PathBuf::from),
             tpu_library_path: get("TPU_LIBRARY_PATH").map(PathBuf::from),
             launch_mode,
+            launch_processes: count("XLA_LAUNCH_PROCESSES")?,
+            launch_devices: count("XLA_LAUNCH_DEVICES")?,
+            launch_log_prefix: flag("XLA_LAUNCH_LOG_PREFIX", true)?,
+            use_spmd: flag("XLA_USE_SPMD", false)?,
             deadline,
         })
     }
@@ -152,6 +198,18 @@ mod tests {
     }
 
     #[test]
+    fn what_a_launch_reads() {
+        let config = with("XLA_LAUNCH_MODE", "Processes").unwrap();
+        assert_eq!(config.launch_mode, Some(LaunchMode::Processes));
+        assert!(config.launch_log_prefix && !config.use_spmd);
+        assert!(with("XLA_USE_SPMD", "1").unwrap().use_spmd);
+        assert_eq!(
+            with("XLA_LAUNCH_PROCESSES", "4").unwrap().launch_processes,
+            Some(4)
+        );
+    }
+
+    #[test]
     fn a_bad_value_names_the_variable() {
         for (name, value) in [
             ("PJRT_DEVICE", "ABACUS"),
@@ -159,6 +217,9 @@ mod tests {
             ("CPU_NUM_DEVICES", "-1"),
             ("CPU_NUM_DEVICES", "many"),
             ("XLA_LAUNCH_MODE", "rockets"),
+            ("XLA_LAUNCH_PROCESSES", "0"),
+            ("XLA_LAUNCH_DEVICES", "two"),
+            ("XLA_USE_SPMD", "maybe"),
             ("XLA_DEADLINE_SECONDS", "0"),
             ("XLA_DEADLINE_SECONDS", "NaN"),
         ] {

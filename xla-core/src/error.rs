@@ -358,6 +358,14 @@ pub enum Error {
         /// What to do.
         advice: &'static str,
     },
+    /// A call of the operating system that failed.
+    #[error("{call}: {source}")]
+    System {
+        /// What was asked for.
+        call: &'static str,
+        /// The system's error.
+        source: Arc<std::io::Error>,
+    },
     /// A file that cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {
@@ -462,6 +470,14 @@ impl Error {
             expected: expected.into(),
             got: got.to_string(),
             at: Site::NONE,
+        }
+    }
+
+    /// An error of the operating system.
+    pub fn system(call: &'static str, source: std::io::Error) -> Self {
+        Error::System {
+            call,
+            source: Arc::new(source),
         }
     }
 

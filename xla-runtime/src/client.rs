@@ -78,6 +78,12 @@ impl Client {
         Ok(GLOBAL.get_or_init(|| client))
     }
 
+    /// Whether this process has created a client, even if it is gone by now: what is fixed at the
+    /// first one can no longer change.
+    pub fn any() -> bool {
+        crate::exit::any_client()
+    }
+
     /// Creates a client.
     ///
     /// The first CPU client of a process also adds to `XLA_FLAGS`, so that XLA's own time-outs of

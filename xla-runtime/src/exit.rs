@@ -116,6 +116,14 @@ pub(crate) fn register(client: &Arc<Inner>) {
     renew();
 }
 
+/// Whether a client was ever registered.
+pub(crate) fn any_client() -> bool {
+    !CLIENTS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .is_empty()
+}
+
 /// Registers the exit handler once more, so that it precedes every destructor registered before.
 pub(crate) fn renew() {
     extern "C" fn handler() {

@@ -53,6 +53,7 @@
 
 pub mod context;
 pub mod metrics;
+pub mod process;
 
 mod abandon;
 mod blob;
