@@ -207,16 +207,41 @@ impl Api {
 
     /// The kinds of extension that the plugin offers, in its order.
     pub(crate) fn extensions(&self) -> Vec<i32> {
-        let mut kinds = Vec::new();
+        self.extension_list()
+            .map(|(kind, _, _)| i32::try_from(kind).unwrap_or(i32::MAX))
+            .collect()
+    }
+
+    /// The plugin's extension of this kind, if it has one that is at least this long.
+    pub(crate) fn extension(
+        &self,
+        kind: sys::PJRT_Extension_Type,
+        min_size: usize,
+    ) -> Option<*const sys::PJRT_Extension_Base> {
+        self.extension_list()
+            .find(|(found, size, _)| *found == kind && *size >= min_size)
+            .map(|(_, _, extension)| extension)
+    }
+
+    /// Kind and size of each extension, and the extension.
+    fn extension_list(
+        &self,
+    ) -> impl Iterator<
+        Item = (
+            sys::PJRT_Extension_Type,
+            usize,
+            *const sys::PJRT_Extension_Base,
+        ),
+    > {
         let mut next: *const sys::PJRT_Extension_Base = self.table.extension_start;
-        while !next.is_null() {
+        std::iter::from_fn(move || {
+            let extension = next;
             // SAFETY: the API's extension list is linked through static structs that all start with
             // `PJRT_Extension_Base` and ends with a null pointer.
-            let extension = unsafe { &*next };
-            kinds.push(i32::try_from(extension.type_).unwrap_or(i32::MAX));
-            next = extension.next;
-        }
-        kinds
+            let base = unsafe { extension.as_ref() }?;
+            next = base.next;
+            Some((base.type_, base.struct_size, extension))
+        })
     }
 
     /// Converts an error that the plugin returned, and frees it.

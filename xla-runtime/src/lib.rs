@@ -52,6 +52,7 @@
 //! ```
 
 pub mod context;
+pub mod ffi;
 pub mod metrics;
 pub mod process;
 
