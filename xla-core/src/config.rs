@@ -8,6 +8,9 @@ use std::time::Duration;
 /// How long anything waits before it becomes an error, unless configured: PyTorch's 30 minutes.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(30 * 60);
 
+/// How long a process may be silent before the others take it for gone, unless configured.
+pub const DEFAULT_HEARTBEAT: Duration = Duration::from_secs(5);
+
 /// What the environment says, under the ecosystem's names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -33,6 +36,9 @@ pub struct Config {
     pub use_spmd: bool,
     /// `XLA_DEADLINE_SECONDS`: how long anything waits before it becomes an error.
     pub deadline: Duration,
+    /// `XLA_HEARTBEAT_SECONDS`: how long a process may be silent before the others take it for
+    /// gone.
+    pub heartbeat: Duration,
 }
 
 /// What `XLA_LAUNCH_MODE` may ask for.
@@ -153,18 +159,19 @@ impl Config {
                 }),
             }
         };
-        let deadline = match get("XLA_DEADLINE_SECONDS") {
-            None => DEFAULT_DEADLINE,
-            Some(text) => text
-                .parse::<f64>()
+        let seconds = |name: &'static str, default: Duration| -> Result<Duration> {
+            let Some(text) = get(name) else {
+                return Ok(default);
+            };
+            text.parse::<f64>()
                 .ok()
                 .filter(|s| *s > 0.0 && *s <= 1e7)
                 .map(Duration::from_secs_f64)
                 .ok_or(Error::Config {
-                    name: "XLA_DEADLINE_SECONDS",
+                    name,
                     expected: "seconds above 0, at most 1e7".into(),
                     got: text,
-                })?,
+                })
         };
         Ok(Config {
             device,
@@ -176,7 +183,8 @@ impl Config {
             launch_devices: count("XLA_LAUNCH_DEVICES")?,
             launch_log_prefix: flag("XLA_LAUNCH_LOG_PREFIX", true)?,
             use_spmd: flag("XLA_USE_SPMD", false)?,
-            deadline,
+            deadline: seconds("XLA_DEADLINE_SECONDS", DEFAULT_DEADLINE)?,
+            heartbeat: seconds("XLA_HEARTBEAT_SECONDS", DEFAULT_HEARTBEAT)?,
         })
     }
 }

@@ -366,6 +366,38 @@ pub enum Error {
         /// The system's error.
         source: Arc<std::io::Error>,
     },
+    /// A store that could not be reached, that is gone, or that did not take a request.
+    #[error("{call}: the store at {address}: {reason}{advice}")]
+    Store {
+        /// The call.
+        call: &'static str,
+        /// Where the store is.
+        address: String,
+        /// What is wrong.
+        reason: String,
+        /// What to do (starts with its own separator), or nothing.
+        advice: &'static str,
+    },
+    /// A store and a process with different tokens.
+    #[error(
+        "the store at {address} and this process do not agree on XLA_STORE_TOKEN: {reason}; give every process of a run the same token, or none to all"
+    )]
+    StoreToken {
+        /// Where the store is.
+        address: String,
+        /// Whose token is missing or wrong.
+        reason: String,
+    },
+    /// Processes that did not find each other.
+    #[error("rendezvous through {url}: {reason}; {advice}")]
+    Rendezvous {
+        /// The method.
+        url: String,
+        /// What is wrong, and who is missing.
+        reason: String,
+        /// What to do.
+        advice: &'static str,
+    },
     /// A file that cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {

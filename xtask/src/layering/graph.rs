@@ -8,6 +8,7 @@ use super::Violation;
 use crate::error::{Error, Result};
 
 const CORE: &str = "xla-core";
+const STORE: &str = "xla-store";
 const RUNTIME: &str = "xla-runtime";
 const LAZY: &str = "xla-lazy";
 const DIST: &str = "xla-dist";
@@ -17,16 +18,20 @@ const LAUNCH: &str = "xla-launch";
 const FACADE: &str = "xla";
 
 /// Each crate and the crates it may depend on.
-const FLOORS: [(&str, &[&str]); 10] = [
+const FLOORS: [(&str, &[&str]); 11] = [
     (CORE, &[]),
+    (STORE, &[CORE]),
     (RUNTIME, &[CORE]),
     (LAZY, &[CORE, RUNTIME]),
-    (DIST, &[CORE, RUNTIME, LAZY]),
+    (DIST, &[CORE, STORE, RUNTIME, LAZY]),
     (DERIVE, &[]),
     (NN, &[CORE, RUNTIME, LAZY, DIST, DERIVE]),
-    (LAUNCH, &[CORE, RUNTIME]),
-    (FACADE, &[CORE, RUNTIME, LAZY, DIST, NN, LAUNCH]),
-    ("tests", &[CORE, RUNTIME, LAZY, DIST, NN, LAUNCH, FACADE]),
+    (LAUNCH, &[CORE, STORE, RUNTIME]),
+    (FACADE, &[CORE, STORE, RUNTIME, LAZY, DIST, NN, LAUNCH]),
+    (
+        "tests",
+        &[CORE, STORE, RUNTIME, LAZY, DIST, NN, LAUNCH, FACADE],
+    ),
     ("xtask", &[]),
 ];
 
@@ -186,6 +191,7 @@ mod tests {
             ("xla-nn", "xla-dist"),
             ("xla-nn", "xla-derive"),
             ("xla-launch", "xla-runtime"),
+            ("xla-launch", "xla-store"),
             ("xla", "xla-launch"),
             ("tests", "xla"),
             ("xla-runtime", "pjrt-sys"),
@@ -204,6 +210,7 @@ mod tests {
         for (name, dependency) in [
             ("xla-runtime", "xla-lazy"),
             ("xla-launch", "xla-lazy"),
+            ("xla-store", "xla-runtime"),
             ("xla-launch", "xla-nn"),
             ("xla-dist", "xla-launch"),
             ("xla-derive", "xla-core"),
