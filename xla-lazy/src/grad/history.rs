@@ -3,6 +3,7 @@
 use super::vjp::SavedInput;
 use super::{Function, Hooks, Leaf};
 use crate::Tensor;
+use crate::gang::Gang;
 use crate::op::OpEntry;
 use crate::storage::{History, Storage, Value};
 use crate::sync::DeviceValue;
@@ -39,6 +40,8 @@ pub(crate) struct GradNode {
     watched: Vec<Watched>,
     hooks: OnceLock<Arc<Hooks>>,
     pub(super) function: Option<Arc<dyn Function>>,
+    /// Who executed it, where it is a collective.
+    pub(super) gang: Option<Arc<dyn Gang>>,
 }
 
 /// A saved value that was changed in place after the operator that reads it in its derivative.
@@ -263,6 +266,7 @@ pub(crate) fn freeze(trace: &Arc<Trace>, state: &mut State, live: &[u32]) {
             watched: watched.collect(),
             hooks,
             function: state.recording.functions.get(&i).cloned(),
+            gang: state.recording.gang_of(i),
             id: base + u64::from(i),
             entry: node.entry,
             ty: node.ty,

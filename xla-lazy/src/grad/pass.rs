@@ -261,6 +261,7 @@ impl Pass<'_> {
             return Err(changed.error(self.op, node.entry, node.location, self.location));
         }
         let function = state.recording.functions.get(&index).cloned();
+        let gang = state.recording.gang_of(index);
         if !self.retain {
             state.recording.nodes[index as usize].flags |= flag::FREED;
         }
@@ -272,6 +273,7 @@ impl Pass<'_> {
             inputs: &inputs,
             output: output.as_ref(),
             output_type: node.ty,
+            gang: gang.as_ref(),
         };
         let Some(gradients) = self.flow(&vjp, function.as_deref(), node.location)? else {
             return Ok(());
@@ -330,6 +332,7 @@ impl Pass<'_> {
             inputs: &inputs,
             output: output.as_ref(),
             output_type: node.ty,
+            gang: node.gang.as_ref(),
         };
         let function = node.function.as_deref();
         let Some(gradients) = self.flow(&vjp, function, node.location)? else {

@@ -1,9 +1,11 @@
 //! What a derivative rule is given.
 
 use crate::Tensor;
+use crate::gang::Gang;
 use crate::op::{Number, OpEntry, Operand};
 use crate::ty::Ty;
 use smallvec::SmallVec;
+use std::sync::Arc;
 use xla_core::{Error, Result, Shape};
 
 /// One gradient for each input of an operator; `None` where there is none.
@@ -27,6 +29,7 @@ pub struct Vjp<'a> {
     pub(super) inputs: &'a [SavedInput],
     pub(super) output: Option<&'a Tensor>,
     pub(super) output_type: Ty,
+    pub(super) gang: Option<&'a Arc<dyn Gang>>,
 }
 
 impl Vjp<'_> {
@@ -118,6 +121,16 @@ impl Vjp<'_> {
             Some(SavedInput::Number(number)) => Some(*number),
             _ => None,
         }
+    }
+
+    /// The gang that the operator was recorded with, for a collective: its derivative's collectives
+    /// belong to the same.
+    ///
+    /// # Errors
+    /// [`Error::Internal`] for an operator that is no collective.
+    pub fn gang(&self) -> Result<&Arc<dyn Gang>> {
+        self.gang
+            .ok_or_else(|| self.undeclared("to be recorded as a collective".into()))
     }
 
     /// Whether the gradient of this input is wanted.

@@ -88,8 +88,17 @@ pub(crate) fn record_on(
 /// Records a collective: an operator that the members of `gang` execute together. The trace that
 /// holds it is executed only when all of them have come.
 ///
+/// A program has one gang. Where another gang's collectives are pending they are executed first, so
+/// each replica executes its collectives in the order in which it recorded them. That is sound
+/// whichever gangs a replica belongs to, as long as the replicas' orders agree, which MPI asks too:
+/// of the collectives not yet executed, take the first in the common order. Each of its members has
+/// executed all its earlier ones, so it is recording, or it waits in the settling of just this
+/// collective's gang. So they meet, and settle at least up to this collective, since every proposal
+/// holds it. That some members cut right after it and others later makes no difference: the
+/// shortest proposal is run.
+///
 /// # Errors
-/// As [`record`]; [`Error::ForeignTrace`] where another gang's collectives are pending.
+/// As [`record`]; those of executing what another gang has pending.
 #[track_caller]
 pub fn record_collective<O: Operator>(
     gang: &Arc<dyn Gang>,

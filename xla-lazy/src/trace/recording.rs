@@ -360,6 +360,13 @@ impl Recording {
         self.params.get(at)
     }
 
+    /// The gang of a node that is a collective.
+    pub(crate) fn gang_of(&self, node: u32) -> Option<Arc<dyn Gang>> {
+        let gang = self.gang.as_ref();
+        gang.filter(|_| self.nodes[node as usize].has(flag::COLLECTIVE))
+            .cloned()
+    }
+
     /// A number of another recording, as a number of this one.
     pub(crate) fn renumber(&mut self, class: NumberClass, from: &Recording, slot: u32) -> Input {
         self.numbers
