@@ -1,24 +1,91 @@
 //! Process groups: which ranks communicate, and the gang that runs their collectives.
 
-use crate::gang::{Shared, ThreadGang, absent};
-use std::collections::HashMap;
+use crate::lobby::{Meeting, meet};
+use crate::ops::ReplicaGroups;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use xla_core::{Device, Error, Result};
-use xla_lazy::{Gang, Tensor};
+use std::panic::Location;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use xla_core::{Device, Error, Result, Site};
+use xla_lazy::{Gang, Tensor, Vjp};
 use xla_runtime::context::{self, ReplicaContext};
 
 /// The ranks that communicate, as one of them sees it.
+///
+/// Ranks are global in every call, also in a group of some of them. A rank that is not a member may
+/// hold the group, as in PyTorch; communicating in it is an error.
 pub struct ProcessGroup {
     rank: usize,
     ranks: Vec<usize>,
     device: Device,
-    /// `None` for a group of one rank, which never waits for anyone.
-    gang: Option<Arc<dyn Gang>>,
+    role: Role,
+    destroyed: AtomicBool,
+    /// Which of the replica's default groups it is, or is made of.
+    generation: u64,
+    /// How many further groups the replica has made, in a default group.
+    children: AtomicU64,
+}
+
+/// What a replica is in a group.
+enum Role {
+    Outside,
+    /// The only member, which never waits for anyone.
+    Alone,
+    Member(Members),
+}
+
+/// Where a collective is recorded: the gang that executes it, which of the gang's members
+/// communicate, and which of those this replica is.
+#[derive(Clone)]
+pub(crate) struct Members {
+    pub(crate) gang: Arc<dyn Gang>,
+    pub(crate) groups: ReplicaGroups,
+    /// Position in this replica's own group.
+    pub(crate) position: usize,
+}
+
+impl Members {
+    /// Those of the operator that a derivative rule is for. Its position is there if it is the
+    /// operator's second operand.
+    pub(crate) fn of(vjp: &Vjp<'_>, groups: &ReplicaGroups) -> Result<Self> {
+        Ok(Members {
+            gang: Arc::clone(vjp.gang()?),
+            groups: groups.clone(),
+            position: vjp.number(1).map_or(0, |n| n.to_f64() as usize),
+        })
+    }
 }
 
 impl ProcessGroup {
-    /// Global rank of this member.
+    /// The group of these ranks, ascending, on one of them or on another rank. `gang` is that of all
+    /// of them, and `None` for less than two members.
+    pub(crate) fn new(
+        context: &ReplicaContext,
+        generation: u64,
+        ranks: Vec<usize>,
+        gang: Option<Arc<dyn Gang>>,
+    ) -> Self {
+        let role = match (ranks.binary_search(&context.rank()), gang) {
+            (Err(_), _) => Role::Outside,
+            (Ok(_), None) => Role::Alone,
+            (Ok(position), Some(gang)) => Role::Member(Members {
+                groups: ReplicaGroups::all(ranks.len()),
+                gang,
+                position,
+            }),
+        };
+        ProcessGroup {
+            rank: context.rank(),
+            ranks,
+            device: context.device(),
+            role,
+            destroyed: AtomicBool::new(false),
+            generation,
+            children: AtomicU64::new(0),
+        }
+    }
+
+    /// Global rank of the replica that holds this.
     pub fn rank(&self) -> usize {
         self.rank
     }
@@ -38,23 +105,132 @@ impl ProcessGroup {
         self.ranks.len()
     }
 
-    /// The gang that a collective on this tensor is recorded with; `None` when there is nobody to
-    /// communicate with.
+    /// Whether the replica that holds this is a member.
+    pub fn is_member(&self) -> bool {
+        !matches!(self.role, Role::Outside)
+    }
+
+    /// The position among the group's members of a global rank.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a rank that is not in the group.
     #[track_caller]
-    pub(crate) fn gang_for(
+    pub fn group_rank(&self, global_rank: usize) -> Result<usize> {
+        let at = Location::caller();
+        self.position_of("group_rank", "global_rank", global_rank)
+            .map_err(|e| e.at(at))
+    }
+
+    /// The global rank of the member at a position.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a position beyond the last member.
+    #[track_caller]
+    pub fn global_rank(&self, group_rank: usize) -> Result<usize> {
+        let at = Location::caller();
+        let expected = || format!("less than {}, the group's size", self.size());
+        self.ranks.get(group_rank).copied().ok_or_else(|| {
+            Error::argument("global_rank", "group_rank", expected(), group_rank).at(at)
+        })
+    }
+
+    /// A group of a partition of this group, recorded in its gang. With one member a group needs none.
+    pub(crate) fn part(
+        &self,
+        members: &Members,
+        groups: ReplicaGroups,
+        ranks: Vec<usize>,
+    ) -> ProcessGroup {
+        let role = match ranks.binary_search(&self.rank) {
+            Err(_) => Role::Outside,
+            Ok(_) if groups.size() == 1 => Role::Alone,
+            Ok(position) => Role::Member(Members {
+                gang: Arc::clone(&members.gang),
+                groups,
+                position,
+            }),
+        };
+        ProcessGroup {
+            rank: self.rank,
+            ranks,
+            device: self.device,
+            role,
+            destroyed: AtomicBool::new(false),
+            generation: self.generation,
+            children: AtomicU64::new(0),
+        }
+    }
+
+    /// Where it stands among the replica's default groups, or its default group does.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The number of the next group that is made of this one: from 1, the same on all ranks.
+    pub(crate) fn next_child(&self) -> u64 {
+        self.children.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// This replica's position among the members.
+    pub(crate) fn position(&self) -> Option<usize> {
+        self.ranks.binary_search(&self.rank).ok()
+    }
+
+    /// Ends the group: communicating in it is an error from now on, on this replica. Tensors and
+    /// recorded collectives stay valid. Dropping the last handle does the same.
+    ///
+    /// The default group is ended by [`destroy_process_group`].
+    pub fn destroy(&self) {
+        self.destroyed.store(true, Ordering::Relaxed);
+    }
+
+    /// The position of a global rank, which is an argument of `op`.
+    pub(crate) fn position_of(
         &self,
         op: &'static str,
-        tensor: &Tensor,
-    ) -> Result<Option<&Arc<dyn Gang>>> {
-        if self.gang.is_some() && tensor.device() != self.device {
-            return Err(Error::DeviceMismatch {
-                op,
-                left: tensor.device(),
-                right: self.device,
-                at: xla_core::Site::caller(),
+        argument: &'static str,
+        global_rank: usize,
+    ) -> Result<usize> {
+        self.ranks.binary_search(&global_rank).map_err(|_| {
+            let expected = format!("one of the group's ranks {:?}", self.ranks);
+            Error::argument(op, argument, expected, global_rank)
+        })
+    }
+
+    /// Where a collective on these tensors is recorded; `None` when there is nobody to communicate
+    /// with.
+    pub(crate) fn members<'t>(
+        &self,
+        op: &'static str,
+        tensors: impl IntoIterator<Item = &'t Tensor>,
+    ) -> Result<Option<&Members>> {
+        if self.destroyed.load(Ordering::Relaxed) {
+            return Err(Error::ProcessGroup {
+                what: op,
+                state: format!("the group of the ranks {:?} was destroyed", self.ranks),
+                advice: "make a new one",
             });
         }
-        Ok(self.gang.as_ref())
+        let members = match &self.role {
+            Role::Outside => {
+                let expected = format!("a group that rank {} is a member of", self.rank);
+                let got = format!("that of the ranks {:?}", self.ranks);
+                return Err(Error::argument(op, "group", expected, got));
+            }
+            Role::Alone => return Ok(None),
+            Role::Member(members) => members,
+        };
+        for tensor in tensors {
+            if tensor.device() != self.device {
+                return Err(Error::DeviceMismatch {
+                    op,
+                    left: tensor.device(),
+                    right: self.device,
+                    at: Site::NONE,
+                });
+            }
+        }
+        Ok(Some(members))
     }
 }
 
@@ -138,15 +314,16 @@ pub fn init_process_group(backend: &str, init_method: &str) -> Result<()> {
         state.joining = true;
         state.generation
     };
-    let gang = gang_of(CALL, &context, generation);
+    let ranks: Vec<usize> = (0..context.world_size()).collect();
+    let meeting = Meeting {
+        generation,
+        child: 0,
+    };
+    let gang = meet(CALL, &context, meeting, &ranks);
     let mut state = membership.lock();
     state.joining = false;
-    state.group = Some(Arc::new(ProcessGroup {
-        rank: context.rank(),
-        ranks: (0..context.world_size()).collect(),
-        device: context.device(),
-        gang: gang?,
-    }));
+    let group = ProcessGroup::new(&context, generation, ranks, gang?);
+    state.group = Some(Arc::new(group));
     Ok(())
 }
 
@@ -159,7 +336,8 @@ pub fn destroy_process_group() -> Result<()> {
     let membership = Membership::of(&*context::current(CALL)?);
     let mut state = membership.lock();
     match state.group.take() {
-        Some(_) => {
+        Some(group) => {
+            group.destroy();
             state.generation += 1;
             Ok(())
         }
@@ -208,86 +386,6 @@ fn no_group(what: &'static str) -> Error {
 }
 
 /// A tensor of the same value that does not share the argument's storage.
-#[track_caller]
 pub(crate) fn fresh(tensor: &Tensor) -> Result<Tensor> {
     tensor.copy()
-}
-
-/// Where the replicas of a launch meet to form a group.
-struct Lobby {
-    devices: Mutex<Vec<Option<usize>>>,
-    gang: OnceLock<Arc<Shared>>,
-}
-
-/// Those in use, by launch and generation.
-type Lobbies = HashMap<(u64, u64), Weak<Lobby>>;
-
-impl Lobby {
-    /// That of a launch's n-th group.
-    fn of(context: &ReplicaContext, generation: u64) -> Arc<Lobby> {
-        static LOBBIES: OnceLock<Mutex<Lobbies>> = OnceLock::new();
-        let lobbies = LOBBIES.get_or_init(Mutex::default);
-        let mut lobbies = lobbies.lock().unwrap_or_else(PoisonError::into_inner);
-        lobbies.retain(|_, lobby| lobby.strong_count() > 0);
-        let key = (context.launch().id(), generation);
-        if let Some(lobby) = lobbies.get(&key).and_then(Weak::upgrade) {
-            return lobby;
-        }
-        let lobby = Arc::new(Lobby {
-            devices: Mutex::new(vec![None; context.world_size()]),
-            gang: OnceLock::new(),
-        });
-        lobbies.insert(key, Arc::downgrade(&lobby));
-        lobby
-    }
-
-    fn devices(&self) -> MutexGuard<'_, Vec<Option<usize>>> {
-        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Waits for the other replicas of the launch and returns this one's handle on their gang.
-fn gang_of(
-    what: &'static str,
-    context: &ReplicaContext,
-    generation: u64,
-) -> Result<Option<Arc<dyn Gang>>> {
-    if context.world_size() == 1 {
-        return Ok(None);
-    }
-    let launch = context.launch();
-    let ranks: Vec<usize> = (0..context.world_size()).collect();
-    let lobby = Lobby::of(context, generation);
-    {
-        let mut devices = lobby.devices();
-        devices[context.rank()] = Some(context.device().ordinal());
-        if let Some(devices) = devices.iter().copied().collect::<Option<Vec<usize>>>() {
-            lobby
-                .gang
-                .get_or_init(|| Shared::new(Arc::clone(launch), ranks.clone(), devices));
-        }
-    }
-    if lobby.gang.get().is_some() {
-        launch.notify();
-    }
-    let met = launch.wait_until(what, |standings| match lobby.gang.get() {
-        Some(gang) => Some(Ok(Arc::clone(gang))),
-        None => absent(what, standings, &ranks, |rank| {
-            lobby.devices()[rank].is_some()
-        })
-        .map(Err),
-    });
-    let shared = met.unwrap_or_else(|timeout| {
-        let came = lobby
-            .devices()
-            .iter()
-            .map(Option::is_some)
-            .collect::<Vec<_>>();
-        Err(crate::gang::named(
-            timeout,
-            what,
-            ranks.iter().copied().filter(|r| !came[*r]),
-        ))
-    })?;
-    Ok(Some(Arc::new(ThreadGang::new(shared, context.rank()))))
 }

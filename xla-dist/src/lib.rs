@@ -31,30 +31,19 @@
 
 mod gang;
 mod group;
+mod lobby;
 mod ops;
+mod subgroup;
 
 pub use gang::OVERDUE_EXIT_CODE;
 pub use group::{
     ProcessGroup, destroy_process_group, get_rank, get_world_size, init_process_group,
     is_initialized,
 };
-pub use ops::{AllReduceOptions, ReduceOp, all_reduce, all_reduce_, all_reduce_many, broadcast};
+pub use ops::*;
+pub use subgroup::{Subgroups, new_group, new_subgroups, new_subgroups_by_enumeration};
 
-use xla_core::{DType, Result};
-use xla_lazy::Tensor;
-
-/// Waits until every rank has come here and everything recorded before is computed.
-///
-/// # Errors
-/// As [`all_reduce`], and the error of an earlier step that failed.
-#[track_caller]
-pub fn barrier() -> Result<()> {
-    let group = group::current("barrier")?;
-    let token = Tensor::zeros((), (DType::I32, group.device()))?;
-    // Held until the sync, so that it is a value somebody needs.
-    let _all = ops::all_reduce_in(&group, &token, ReduceOp::Sum)?;
-    xla_lazy::sync()?.wait()
-}
+use xla_core::Result;
 
 /// The calling replica's default process group.
 ///

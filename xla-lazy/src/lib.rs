@@ -42,7 +42,8 @@ pub use ops::{
 pub use sync::{SyncHandle, sync};
 pub use tensor::{Tensor, TensorOptions};
 pub use trace::{
-    enable_grad, is_grad_enabled, no_grad, record, record_collective, record_op, set_grad_enabled,
+    enable_grad, is_grad_enabled, no_grad, record, record_collective, record_op, recorded_by,
+    set_grad_enabled,
 };
 pub use ty::{TensorType, Ty, ty};
 pub use view::{Strides, ViewRule};

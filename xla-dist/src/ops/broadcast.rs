@@ -1,16 +1,17 @@
-//! `broadcast`: every rank gets one rank's tensor.
+//! `broadcast`: every member gets one member's tensor.
 
-use super::{ReduceOp, ReplicaGroups, all_reduce_in, bitcast, is_member, reduce_across};
-use crate::group::{self, ProcessGroup};
-use xla_core::{DType, Error, Result};
-use xla_lazy::stablehlo::{Func, Reduction, Value};
-use xla_lazy::{Derivative, InputType, Operator, Saves, Tensor, Ty, record_collective, ty};
+use super::{ReduceOp, ReplicaGroups, all_reduce, lowering, rooted};
+use crate::group::{Members, ProcessGroup, fresh};
+use std::panic::Location;
+use xla_core::Result;
+use xla_lazy::stablehlo::{Func, Value};
+use xla_lazy::{
+    Derivative, InputType, Number, Operator, Saves, Tensor, Ty, no_grad, record_collective,
+    recorded_by,
+};
 
-/// One member's tensor on all members.
-///
-/// XLA's CPU compiler has no broadcast between replicas, so it is the sum of that member's tensor
-/// with zeros, over the bits as integers: `NaN` payloads and `-0.0` arrive as they were, and a
-/// `NaN` in what another member holds does no harm.
+/// The tensor of the member at a position, on all members. The second operand is a member's own
+/// position.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Broadcast {
     source: u32,
@@ -24,69 +25,10 @@ impl Operator for Broadcast {
     const DERIVATIVE: Derivative<Self> = Derivative::Rule {
         saves: Saves::NONE,
         rule: |op, vjp| {
-            let group = group::current(Self::NAME)?;
-            let total = all_reduce_in(&group, vjp.grad(), ReduceOp::Sum)?;
-            vjp.only(on_member(&group, &total, op.source))
-        },
-    };
-
-    fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
-        inputs[0].tensor(Self::NAME)
-    }
-
-    fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
-        let x = inputs[0];
-        let bits = match x.dtype() {
-            DType::F16 | DType::BF16 => DType::I16,
-            DType::F32 => DType::I32,
-            DType::F64 => DType::I64,
-            same => same,
-        };
-        let carrier = if bits == x.dtype() {
-            x
-        } else {
-            bitcast(f, x, ty(bits, x.shape()))
-        };
-        // 16-bit integers are reduced as 32-bit ones, which every plugin can.
-        let wide = match bits {
-            DType::I16 | DType::U16 => f.convert(carrier, DType::I32),
-            _ => carrier,
-        };
-        let reduction = if bits == DType::Bool {
-            Reduction::Or
-        } else {
-            Reduction::Sum
-        };
-        let zero = f.constant_int(wide.dtype(), wide.shape(), 0);
-        let source = is_member(f, self.source);
-        let own = f.select(source, wide, zero);
-        let all = reduce_across(f, reduction, own, &self.groups);
-        let narrow = f.convert(all, bits);
-        Ok(if bits == x.dtype() {
-            narrow
-        } else {
-            bitcast(f, narrow, out)
-        })
-    }
-}
-
-/// The tensor on one member, zeros on all others.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct OnMember {
-    member: u32,
-}
-
-impl Operator for OnMember {
-    const NAME: &'static str = "on_member";
-
-    const DERIVATIVE: Derivative<Self> = Derivative::Rule {
-        saves: Saves::NONE,
-        rule: |op, vjp| {
-            vjp.only(on_member(
-                &*group::current(Self::NAME)?,
-                vjp.grad(),
-                op.member,
-            ))
+            let members = Members::of(vjp, &op.groups)?;
+            let total = all_reduce::record(&members, vjp.grad(), ReduceOp::Sum)?;
+            let own = rooted::on_member(&members, &total, op.source)?;
+            Ok([Some(own), None].into_iter().collect())
         },
     };
 
@@ -95,49 +37,50 @@ impl Operator for OnMember {
     }
 
     fn lower(&self, f: &mut Func, inputs: &[Value], _: Ty) -> Result<Value> {
-        let x = inputs[0];
-        let zero = f.constant_int(x.dtype(), x.shape(), 0);
-        let this = is_member(f, self.member);
-        Ok(f.select(this, x, zero))
+        let here = lowering::is_position(f, inputs[1], self.source);
+        Ok(lowering::broadcast(f, inputs[0], here, &self.groups))
     }
 }
 
-#[track_caller]
-fn on_member(group: &ProcessGroup, tensor: &Tensor, member: u32) -> Result<Tensor> {
-    match group.gang_for(OnMember::NAME, tensor)? {
-        Some(gang) => record_collective(gang, OnMember { member }, &[tensor.into()]),
-        None => group::fresh(tensor),
+impl ProcessGroup {
+    /// The tensor that the global rank `source` passed, on every member, bit for bit. All members
+    /// pass a tensor of the same shape and dtype; what the others hold does not matter.
+    ///
+    /// The gradient of all ranks' results flows to the source's tensor; the others' get zeros.
+    ///
+    /// # Errors
+    /// [`Error::Argument`](xla_core::Error::Argument) for a source that is not in the group;
+    /// otherwise as [`ProcessGroup::all_reduce`], any dtype being fit.
+    #[track_caller]
+    pub fn broadcast(&self, tensor: &Tensor, source: usize) -> Result<Tensor> {
+        recorded_by(Location::caller(), || self.received(tensor, source))
     }
-}
 
-/// The tensor that rank `source` passed, on every rank, bit for bit. All ranks pass a tensor of the
-/// same shape and dtype; what the others hold does not matter.
-///
-/// The gradient of all ranks' results flows to the source's tensor; the others' get zeros.
-///
-/// # Errors
-/// [`Error::Argument`] for a rank that is not in the group; otherwise as
-/// [`all_reduce`](crate::all_reduce).
-#[track_caller]
-pub fn broadcast(tensor: &Tensor, source: usize) -> Result<Tensor> {
-    let group = group::current("broadcast")?;
-    let Some(member) = group.ranks().iter().position(|rank| *rank == source) else {
-        let expected = format!("one of the group's ranks {:?}", group.ranks());
-        return Err(Error::argument("broadcast", "source", expected, source)
-            .at(std::panic::Location::caller()));
-    };
-    match group.gang_for("broadcast", tensor)? {
-        Some(gang) => {
-            let groups = ReplicaGroups::all(group.size());
-            record_collective(
-                gang,
-                Broadcast {
-                    source: member as u32,
-                    groups,
-                },
-                &[tensor.into()],
-            )
-        }
-        None => group::fresh(tensor),
+    /// [`ProcessGroup::broadcast`] whose caller says the line.
+    fn received(&self, tensor: &Tensor, source: usize) -> Result<Tensor> {
+        let members = self.members(Broadcast::NAME, [tensor])?;
+        let source = self.position_of(Broadcast::NAME, "source", source)? as u32;
+        let Some(members) = members else {
+            return fresh(tensor);
+        };
+        let groups = members.groups.clone();
+        let position = Number::Int(members.position as i64);
+        record_collective(
+            &members.gang,
+            Broadcast { source, groups },
+            &[tensor.into(), position.into()],
+        )
+    }
+
+    /// Replaces a tensor's value with the value that the global rank `source` has, and returns the
+    /// same handle. Not differentiable: for gradients use [`ProcessGroup::broadcast`].
+    ///
+    /// # Errors
+    /// As [`ProcessGroup::broadcast`].
+    #[track_caller]
+    pub fn broadcast_(&self, tensor: &Tensor, source: usize) -> Result<Tensor> {
+        recorded_by(Location::caller(), || {
+            no_grad(|| tensor.copy_(&self.received(tensor, source)?))
+        })
     }
 }

@@ -30,7 +30,6 @@ impl Operator for Separate {
 }
 
 /// `tensor`, fused with nothing that reads it.
-#[track_caller]
 pub(super) fn separate(tensor: &Tensor) -> Result<Tensor> {
     record_op(Separate, &[tensor.into()])
 }

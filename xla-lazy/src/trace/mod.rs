@@ -13,8 +13,7 @@ pub use record::{record, record_collective, record_op};
 pub(crate) use recording::{
     Input, Node, NumberClass, Overwrite, Recording, Slot, flag, next_epoch, number_type,
 };
-pub(crate) use scope::recorded_by;
-pub use scope::{enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
+pub use scope::{enable_grad, is_grad_enabled, no_grad, recorded_by, set_grad_enabled};
 
 use crate::hash::Hash128;
 use crate::op::{InputType, OpEntry, Operand, promote};

@@ -55,9 +55,12 @@ pub(super) fn recorder(location: &'static Location<'static>) -> &'static Locatio
     RECORDED_BY.get().unwrap_or(location)
 }
 
-/// Runs `f`, whose operators and errors are then said to come from this line rather than from the
-/// library's own.
-pub(crate) fn recorded_by<T>(
+/// Runs `f`, whose operators are then said to come from this line, and so are its errors that have
+/// none: for a function that records several operators on behalf of its caller.
+///
+/// # Errors
+/// Those of `f`.
+pub fn recorded_by<T>(
     location: &'static Location<'static>,
     f: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
