@@ -27,6 +27,7 @@ mod server;
 mod session;
 mod store;
 mod table;
+mod torch;
 mod watch;
 mod wire;
 

@@ -7,15 +7,18 @@
 //! | `tcp://host:port` | process 0, there | `?rank=0&world_size=2`, or the environment |
 //! | `file:///path` | process 0, at an address that it writes there; `&host=` says which | the same |
 
+mod published;
+
 use std::collections::HashMap;
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use url::Url;
 use xla_core::{Error, Result};
 
+use self::published::Agent;
 use crate::environment::{External, Source, external};
 use crate::{ConnectOptions, Server, ServerOptions, Store, environment};
 
@@ -49,16 +52,16 @@ impl LaunchInfo {
         })
     }
 
-    fn attempt(&self) -> u64 {
-        self.external
-            .as_ref()
-            .map_or(0, |external| external.attempt)
-    }
-
     fn connect(&self, deadline: Duration) -> ConnectOptions {
         ConnectOptions::default()
             .deadline(deadline)
             .token(self.token.clone())
+    }
+
+    fn attempt(&self) -> u64 {
+        self.external
+            .as_ref()
+            .map_or(0, |external| external.attempt)
     }
 }
 
@@ -103,32 +106,6 @@ impl Rendezvous {
         if let Some(server) = self.host {
             server.close(patience);
         }
-    }
-
-    /// Waits until every process of the world is here.
-    fn meet(self, url: &str, end: Instant) -> Result<Rendezvous> {
-        let name = |process| format!("rendezvous/{process}");
-        self.store.set(&name(self.process_index), b"here")?;
-        let names: Vec<String> = (0..self.processes).map(name).collect();
-        let keys: Vec<&str> = names.iter().map(String::as_str).collect();
-        let missing = self.store.missing("rendezvous", &keys, left(end))?;
-        if missing.is_empty() {
-            return Ok(self);
-        }
-        let absent: Vec<&str> = missing
-            .iter()
-            .filter_map(|key| key.rsplit('/').next())
-            .collect();
-        Err(Error::Rendezvous {
-            url: url.into(),
-            reason: format!(
-                "{} of {} processes did not come in time: {}",
-                absent.len(),
-                self.processes,
-                absent.join(", ")
-            ),
-            advice: "look for their errors, and whether WORLD_SIZE is right",
-        })
     }
 }
 
@@ -192,6 +169,19 @@ pub fn rendezvous(url: &str, launch: &LaunchInfo, deadline: Duration) -> Result<
             let address = parsed.host_str().zip(parsed.port());
             let (host, port) = address.ok_or_else(|| malformed(url, "no host:port"))?;
             at(url, &place, host, port, launch, end)
+        }
+        "file" => {
+            let place = Place::of(url, &parsed, launch)?;
+            let path = parsed
+                .to_file_path()
+                .map_err(|()| malformed(url, "no absolute path of this machine"))?;
+            let mut pairs = parsed.query_pairs();
+            let bind_to = match pairs.find(|(key, _)| key == "host") {
+                Some((_, host)) => bindable(&host, 0)?,
+                None => (Ipv4Addr::LOCALHOST, 0).into(),
+            };
+            let file = published::File { path, bind_to };
+            published::meet(url, &place, file, launch, end)
         }
         scheme => {
             let handlers = HANDLERS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -271,15 +261,13 @@ fn by_environment(
     match (&external.store_addr, &external.source) {
         (Some(address), _) => {
             let store = Store::connect(address, &launch.connect(left(end)))?;
-            join(url, &place, store, None, launch, end)
+            join(url, &place, store, None, launch, end, || Ok(()))
         }
-        (
-            None,
-            Source::Torchrun {
-                agent_store: true,
-                run_id: _,
-            },
-        ) => Err(malformed(url, "agent")),
+        (None, Source::Torchrun { agent_store, .. }) if *agent_store => {
+            let (host, port) = (&external.master_addr, external.master_port);
+            let agent = Agent::connect(host, port, external.attempt, end)?;
+            published::meet(url, &place, agent, launch, end)
+        }
         (None, _) => {
             let (host, port) = (&external.master_addr, external.master_port);
             at(url, &place, host, port, launch, end)
@@ -305,7 +293,7 @@ fn at(
         None => format!("{host}:{port}"),
     };
     let store = Store::connect(&address, &launch.connect(left(end)))?;
-    join(url, place, store, server, launch, end)
+    join(url, place, store, server, launch, end, || Ok(()))
 }
 
 fn serve(address: &SocketAddr, launch: &LaunchInfo) -> Result<Server> {
@@ -332,7 +320,8 @@ fn bindable(host: &str, port: u16) -> Result<SocketAddr> {
         .ok_or_else(|| unknown("the name has no address".into()))
 }
 
-/// Meets the others in a store.
+/// Meets the others in a store: returns when all are there. Process 0 says when, after a last act
+/// of its own.
 fn join(
     url: &str,
     place: &Place,
@@ -340,7 +329,57 @@ fn join(
     host: Option<Server>,
     launch: &LaunchInfo,
     end: Instant,
+    last: impl FnOnce() -> Result<()>,
 ) -> Result<Rendezvous> {
+    const OPEN: &str = "rendezvous/open";
     let store = store.prefixed(&format!("attempt-{}", launch.attempt()));
-    Rendezvous::new(store, place.rank, place.size, host).meet(url, end)
+    let meeting = Rendezvous::new(store, place.rank, place.size, host);
+    let name = |process| format!("rendezvous/{process}");
+    meeting.store.set(&name(place.rank), b"here")?;
+    let names: Vec<String> = (0..place.size).map(name).collect();
+    let keys: Vec<&str> = names.iter().map(String::as_str).collect();
+    let absent = |patience| meeting.store.missing("rendezvous", &keys, patience);
+    let verdict = match place.rank {
+        0 => {
+            let absent = absent(left(end))?;
+            let processes: Vec<_> = absent
+                .iter()
+                .filter_map(|key| key.rsplit('/').next())
+                .collect();
+            let verdict = processes.join(", ");
+            if verdict.is_empty() {
+                last()?;
+            }
+            meeting.store.set(OPEN, verdict.as_bytes())?;
+            verdict
+        }
+        _ => match meeting.store.get(OPEN, left(end)) {
+            Ok(verdict) => String::from_utf8_lossy(&verdict).into_owned(),
+            Err(late @ Error::Deadline { .. }) => {
+                let absent = absent(Duration::ZERO)?;
+                let processes: Vec<_> = absent
+                    .iter()
+                    .filter_map(|key| key.rsplit('/').next())
+                    .collect();
+                match processes.is_empty() {
+                    true => return Err(late),
+                    false => processes.join(", "),
+                }
+            }
+            Err(error) => return Err(error),
+        },
+    };
+    if verdict.is_empty() {
+        return Ok(meeting);
+    }
+    // Those that have come learn it from the store, which is therefore not ended at once.
+    meeting.close(Duration::from_secs(2));
+    Err(Error::Rendezvous {
+        url: url.into(),
+        reason: format!(
+            "of {} processes these did not come in time: {verdict}",
+            place.size
+        ),
+        advice: "look for their errors, and whether the world size is right",
+    })
 }
