@@ -6,6 +6,10 @@
 //! ([`Launch::wait_until`]), so a replica that returns or fails wakes all of them at once.
 
 mod agree;
+#[cfg_attr(not(test), expect(dead_code))]
+mod compare;
+#[cfg_attr(not(test), expect(dead_code))]
+mod layout;
 
 use agree::{Agreement, agree};
 use std::fmt::{self, Write};
