@@ -91,6 +91,9 @@ pub trait Outcome: Send + Sync {
     /// `None` until it is settled; then what it is stays so. A failure is settled before the program
     /// is over.
     fn poll(&self) -> Option<Result<()>>;
+
+    /// A member's part of the execution is over; called once for each member.
+    fn over(&self);
 }
 
 /// The answer to a vote.

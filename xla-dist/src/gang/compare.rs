@@ -25,7 +25,7 @@ pub(super) struct Entry {
 
 /// What one process announces before it starts a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Announcement {
+pub(crate) struct Announcement {
     /// Place in the sequence of the program's first collective.
     base: u64,
     /// Which list of collectives the program has.

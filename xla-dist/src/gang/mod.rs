@@ -1,15 +1,29 @@
-//! The replicas of one process that run programs with collectives together.
+//! The replicas that run programs with collectives together, as those of one process see it.
 //!
 //! XLA ends the whole process when one replica of a collective does not come. So members meet
 //! before each such program, twice: [`Gang::settle`] agrees on what to run, and [`Gang::vote`],
 //! after everything that can fail, that all are about to. Whoever waits does so in the launch
 //! ([`Launch::wait_until`]), so a replica that returns or fails wakes all of them at once.
 
+#[allow(dead_code)]
+mod across;
 mod agree;
-#[cfg_attr(not(test), expect(dead_code))]
 mod compare;
-#[cfg_attr(not(test), expect(dead_code))]
+#[allow(dead_code)]
+mod launched;
+#[allow(dead_code)]
 mod layout;
+#[allow(dead_code)]
+mod wire;
+
+#[allow(unused_imports)]
+pub(crate) use across::{Across, Control};
+#[allow(unused_imports)]
+pub(crate) use launched::Launched;
+#[allow(unused_imports)]
+pub(crate) use layout::Layout;
+#[allow(unused_imports)]
+pub(crate) use wire::{Message, News};
 
 use agree::{Agreement, agree};
 use std::fmt::{self, Write};
@@ -32,12 +46,15 @@ pub(crate) struct ThreadGang {
     member: usize,
 }
 
-/// What the members of a gang share.
+/// What the members of a gang in one process share.
 pub(crate) struct Shared {
     launch: Arc<Launch>,
+    /// Global ranks of the members in this process.
     ranks: Vec<usize>,
     devices: Vec<usize>,
     room: Mutex<Room>,
+    /// Where there are members in other processes.
+    across: Option<Across>,
 }
 
 /// What a member is doing, for the report of [`Gang::overdue`].
@@ -67,6 +84,8 @@ impl fmt::Display for Doing {
 struct Room {
     proposals: Vec<Option<Arc<dyn Proposal>>>,
     settlements: Vec<Option<Result<Settlement>>>,
+    /// What was settled last: how much of which proposal.
+    settled: Option<(Arc<dyn Proposal>, usize)>,
     votes: Vec<Option<Result<()>>>,
     launches: Vec<Option<Result<Start>>>,
     doing: Vec<Doing>,
@@ -83,6 +102,7 @@ impl Room {
         Room {
             proposals: none(size),
             settlements: none(size),
+            settled: None,
             votes: none(size),
             launches: none(size),
             doing: vec![Doing::Recording; size],
@@ -97,6 +117,9 @@ impl Room {
         };
         match agree(&proposals, ranks) {
             Agreement::Run(settlement) => {
+                if let Settlement::Run { len, .. } = settlement {
+                    self.settled = proposals.into_iter().next().map(|first| (first, len));
+                }
                 self.proposals.fill(None);
                 self.settlements.fill(Some(Ok(settlement)));
                 self.doing.fill(Doing::Preparing);
@@ -115,10 +138,13 @@ impl Room {
         true
     }
 
-    /// Answers the voting phase once all have voted. True if somebody has to be woken.
-    fn count(&mut self, ranks: &[usize]) -> bool {
+    /// Ends the voting phase once all have voted, if one of them refuses.
+    fn count(&mut self, ranks: &[usize]) -> Count {
         if self.votes.iter().any(Option::is_none) {
-            return false;
+            return Count::Incomplete;
+        }
+        if self.votes.iter().flatten().all(Result::is_ok) {
+            return Count::Unanimous;
         }
         let votes: Vec<Result<()>> = self.votes.iter_mut().filter_map(Option::take).collect();
         let refused = votes.iter().zip(ranks).find_map(|(vote, rank)| {
@@ -128,32 +154,37 @@ impl Room {
                 message: error.to_string(),
             })
         });
-        match refused {
-            None => {
-                let id = fresh_launch_id();
-                let start = Start {
-                    launch_id: id,
-                    outcome: None,
-                };
-                self.launches.fill(Some(Ok(start)));
-                self.doing.fill(Doing::Launched(id));
+        if let Some(error) = refused {
+            for (answer, vote) in self.launches.iter_mut().zip(votes) {
+                *answer = Some(Err(vote.err().unwrap_or_else(|| error.clone())));
             }
-            Some(error) => {
-                for (answer, vote) in self.launches.iter_mut().zip(votes) {
-                    *answer = Some(Err(vote.err().unwrap_or_else(|| error.clone())));
-                }
-                self.fail(error);
-            }
+            self.fail(error);
         }
-        true
+        Count::Refused
+    }
+
+    /// Answers the voting phase.
+    fn start(&mut self, start: Start) {
+        self.votes.fill_with(|| None);
+        self.settled = None;
+        self.doing.fill(Doing::Launched(start.launch_id));
+        self.launches.fill(Some(Ok(start)));
     }
 
     /// Ends the gang; the first reason stays.
     fn fail(&mut self, error: Error) {
         self.proposals.fill(None);
         self.votes.fill_with(|| None);
+        self.settled = None;
         self.broken.get_or_insert(error);
     }
+}
+
+/// The state of a vote.
+enum Count {
+    Incomplete,
+    Refused,
+    Unanimous,
 }
 
 /// Not zero, and different from those of all launches still in flight.
@@ -171,11 +202,56 @@ impl Shared {
             ranks,
             devices,
             room,
+            across: None,
         })
+    }
+
+    /// The gang of a group with members in other processes: `devices` are the ordinals of those in
+    /// this one.
+    #[allow(dead_code)]
+    pub(crate) fn spanning(
+        launch: Arc<Launch>,
+        ranks: Vec<usize>,
+        devices: Vec<usize>,
+        across: Across,
+    ) -> Arc<Self> {
+        let room = Mutex::new(Room::new(ranks.len()));
+        let gang = Arc::new(Shared {
+            launch: Arc::clone(&launch),
+            ranks,
+            devices,
+            room,
+            across: Some(across),
+        });
+        let told = Arc::downgrade(&gang);
+        launch.on_change(move |rank, standing| {
+            if let Some(gang) = told.upgrade() {
+                gang.ended(rank, standing);
+            }
+        });
+        gang
     }
 
     fn room(&self) -> MutexGuard<'_, Room> {
         self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What all members start with, once they are ready to run what was settled.
+    fn start(self: &Arc<Self>, settled: Option<(Arc<dyn Proposal>, usize)>) -> Result<Start> {
+        let launch_id = fresh_launch_id();
+        match (&self.across, settled) {
+            (None, _) => Ok(Start {
+                launch_id,
+                outcome: None,
+            }),
+            (Some(across), Some((proposal, len))) => {
+                self.start_across(across, launch_id, &*proposal, len)
+            }
+            (Some(_), None) => Err(Error::Internal {
+                what: "gang",
+                expected: "settling before a vote".into(),
+            }),
+        }
     }
 
     /// Waits for `answers(room)[member]`. `asked` tells which members have come.
@@ -197,15 +273,18 @@ impl Shared {
             }
             room.broken.clone().map(Err)
         });
-        waited.unwrap_or_else(|timeout| {
+        let waited = waited.unwrap_or_else(|timeout| {
             let mut room = self.room();
             if let Some(answer) = answers(&mut room)[member].take() {
                 return answer;
             }
-            let missing: Vec<usize> = (0..self.ranks.len())
+            let mut missing: Vec<usize> = (0..self.ranks.len())
                 .filter(|m| !asked(&room, *m))
                 .map(|m| self.ranks[m])
                 .collect();
+            if missing.is_empty() {
+                missing = self.awaited_ranks();
+            }
             room.fail(named(timeout, WAITED_FOR, missing.into_iter()));
             let error = room.broken.clone();
             drop(room);
@@ -214,7 +293,11 @@ impl Shared {
                 what: "gang",
                 expected: "a reason".into(),
             }))
-        })
+        });
+        if waited.is_err() {
+            self.spread();
+        }
+        waited
     }
 }
 
@@ -270,7 +353,7 @@ impl Gang for ThreadGang {
     }
 
     fn spans_processes(&self) -> bool {
-        false
+        self.shared.across.is_some()
     }
 
     fn settle(&self, proposal: Arc<dyn Proposal>) -> Result<Settlement> {
@@ -309,9 +392,23 @@ impl Gang for ThreadGang {
         } else {
             room.doing[self.member] = Doing::Ready;
             room.votes[self.member] = Some(ready);
-            if !room.count(&self.shared.ranks) {
-                drop(room);
-                return self.wait_launched();
+            match room.count(&self.shared.ranks) {
+                Count::Incomplete => {
+                    drop(room);
+                    return self.wait_launched();
+                }
+                Count::Refused => {}
+                Count::Unanimous => {
+                    let settled = room.settled.take();
+                    drop(room);
+                    let start = self.shared.start(settled);
+                    room = self.shared.room();
+                    match start {
+                        _ if room.broken.is_some() => {}
+                        Ok(start) => room.start(start),
+                        Err(error) => room.fail(error),
+                    }
+                }
             }
         }
         drop(room);
@@ -361,5 +458,7 @@ impl ThreadGang {
     }
 }
 
+#[cfg(test)]
+mod across_tests;
 #[cfg(test)]
 mod tests;

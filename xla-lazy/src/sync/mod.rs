@@ -38,18 +38,34 @@ pub(crate) struct InFlight {
     done: Event,
     info: StepInfo,
     gang: Option<Arc<dyn Gang>>,
+    /// That of this execution, among `outcomes`.
+    own_outcome: Option<Arc<dyn Outcome>>,
     outcomes: Outcomes,
 }
 
 impl InFlight {
     fn wait(&self) -> Result<()> {
-        match self.outcomes.guard(|patience| self.done.wait(patience)) {
+        let waited = self.outcomes.guard(|patience| {
+            let ended = self.done.wait(patience);
+            if !matches!(ended, Err(Error::Deadline { .. })) {
+                self.over();
+            }
+            ended
+        });
+        match waited {
             Ok(()) => Ok(()),
             Err(Error::Deadline { what, .. }) if let Some(gang) = &self.gang => {
                 // Collectives that were started can be neither completed nor cancelled.
                 gang.overdue(&format!("step {} ({what})", self.info.step))
             }
             Err(error) => Err(self.info.explain(error)),
+        }
+    }
+
+    /// The execution has ended.
+    fn over(&self) {
+        if let Some(outcome) = &self.own_outcome {
+            outcome.over();
         }
     }
 }
@@ -233,7 +249,7 @@ fn run(
     else {
         return Ok(Vec::new());
     };
-    outcomes.extend(start.outcome);
+    outcomes.extend(start.outcome.clone());
     let outcomes = Outcomes::new(&outcomes);
     let compiled = program.compiled()?;
     let recording = &pending.recording;
@@ -267,13 +283,18 @@ fn run(
         state.order = execution.outputs.pop().map(value);
     }
     // An inline program is done already. One that failed is kept, so that the next sync says so.
-    if !matches!(execution.done.poll(), Some(Ok(()))) || outcomes.check().is_err() {
-        state.in_flight.push_back(InFlight {
-            done: execution.done,
-            info,
-            gang: gang.cloned(),
-            outcomes: outcomes.clone(),
-        });
+    let done = matches!(execution.done.poll(), Some(Ok(()))) && outcomes.check().is_ok();
+    let started = InFlight {
+        done: execution.done,
+        info,
+        gang: gang.cloned(),
+        own_outcome: start.outcome,
+        outcomes: outcomes.clone(),
+    };
+    if done {
+        started.over();
+    } else {
+        state.in_flight.push_back(started);
     }
     drop(state);
     Ok(execution.outputs.into_iter().map(value).collect())

@@ -143,7 +143,10 @@ fn cut(sequence: &[u8], cuts: &[bool]) -> Vec<Vec<u8>> {
 
 const LENGTH: usize = 24;
 
-fn world() -> impl Strategy<Value = (Vec<u8>, Vec<Vec<bool>>, Vec<(usize, usize)>)> {
+/// A common sequence, where each process cuts it, and who acts when.
+type World = (Vec<u8>, Vec<Vec<bool>>, Vec<(usize, usize)>);
+
+fn world() -> impl Strategy<Value = World> {
     (
         prop::collection::vec(0_u8..4, LENGTH),
         prop::collection::vec(prop::collection::vec(any::<bool>(), LENGTH), 2..5),
