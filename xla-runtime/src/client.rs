@@ -11,6 +11,7 @@ use crate::metrics::{self, Counter};
 use crate::options::{ClientOptions, CompileOptions};
 use crate::plugin::Plugin;
 use crate::signature::{Signature, buffer_type, byte_len, describe};
+use crate::threads::{self, Threads};
 use crate::{blob, flags, named_value};
 use pjrt_sys as sys;
 use smallvec::SmallVec;
@@ -45,6 +46,7 @@ pub(crate) struct Inner {
     addressable: Vec<DevicePtr>,
     ids: Vec<i32>,
     is_cpu: bool,
+    _threads: Option<Threads>,
 }
 
 impl Client {
@@ -88,16 +90,18 @@ impl Client {
     ///
     /// The first CPU client of a process also adds to `XLA_FLAGS`, so that XLA's own time-outs of
     /// collectives, which end the process, lie far beyond this library's deadlines; flags that the
-    /// user has given stay as they are.
+    /// user has given stay as they are. How many threads a CPU client has is what
+    /// [`set_cpu_threads`](crate::set_cpu_threads) says.
     ///
     /// # Errors
     /// [`Error::Argument`] for an option that would end the process; [`Error::Pjrt`] with the
     /// plugin's reason.
     pub fn create(plugin: &Plugin, options: &ClientOptions) -> Result<Client> {
         let values = options.named_values()?;
-        if options.kind == DeviceKind::Cpu {
+        let threads = (options.kind == DeviceKind::Cpu).then(|| {
             flags::prepare(plugin);
-        }
+            threads::prepare(options.cpu_device_count.unwrap_or(1))
+        });
         let api = plugin.api();
         let raw_values = named_value::write(&values);
         let mut args = Extended::<sys::PJRT_Client_Create_Args>::new(|a| {
@@ -110,7 +114,8 @@ impl Client {
             api.PJRT_Client_Create(&mut args)?;
             Handle::new(api, args.client)?
         };
-        let inner = Arc::new(Inner::new(plugin.clone(), handle)?);
+        let threads = threads.map(|prepared| prepared.created());
+        let inner = Arc::new(Inner::new(plugin.clone(), handle, threads)?);
         exit::register(&inner);
         Ok(Client(inner))
     }
@@ -384,7 +389,11 @@ impl Client {
 }
 
 impl Inner {
-    fn new(plugin: Plugin, handle: Handle<sys::PJRT_Client>) -> Result<Self> {
+    fn new(
+        plugin: Plugin,
+        handle: Handle<sys::PJRT_Client>,
+        threads: Option<Threads>,
+    ) -> Result<Self> {
         let api = handle.api();
         let raw = handle.as_ptr();
         let mut name = Extended::<sys::PJRT_Client_PlatformName_Args>::new(|a| a.client = raw);
@@ -424,6 +433,7 @@ impl Inner {
                 ids,
                 plugin,
                 handle: ManuallyDrop::new(handle),
+                _threads: threads,
             })
         }
     }

@@ -74,6 +74,7 @@ mod named_value;
 mod options;
 mod plugin;
 mod signature;
+mod threads;
 
 pub use abandon::abandon_process;
 pub use buffer::Buffer;
@@ -86,3 +87,4 @@ pub use named_value::AttributeValue;
 pub use options::{ClientOptions, CompileOptions, ExecuteOptions, OptionValue};
 pub use plugin::Plugin;
 pub use signature::Signature;
+pub use threads::{CpuThreads, set_cpu_threads};

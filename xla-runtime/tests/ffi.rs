@@ -61,8 +61,11 @@ fn run(client: &Client, program: &Executable, input: Literal) -> Literal {
     run.outputs[0].to_literal(LONG).unwrap()
 }
 
-/// The types of argument and result that the handler was shown.
-static SEEN: Mutex<Vec<[(DType, Vec<i64>); 2]>> = Mutex::new(Vec::new());
+/// The type of an argument or result, as a handler is shown it.
+type Shown = (DType, Vec<i64>);
+
+/// The types of the one argument and the one result of each call.
+static SEEN: Mutex<Vec<[Shown; 2]>> = Mutex::new(Vec::new());
 
 /// The elements in reverse order.
 fn reverse(call: &mut Call<'_>) {
@@ -230,6 +233,41 @@ fn handlers_of_four_replicas_meet() {
                         seen.to_vec::<i64>().unwrap(),
                         [device as i64 * 1000, i64::from(launch_id)]
                     );
+                }
+            });
+        }
+    });
+}
+
+/// Says whether the call of the other device came, too.
+fn meet_another(call: &mut Call<'_>) {
+    static MEETING: Meeting = Meeting::new();
+    call.outputs()[0].bytes[0] = u8::from(MEETING.meet(2));
+}
+
+/// Collectives that wait for other processes depend on it: groups of this process's devices may start
+/// their programs in any order.
+#[test]
+fn programs_of_one_device_do_not_wait_for_other_devices() {
+    let client = client(2);
+    ffi::register(client.plugin(), "test_meet_another", meet_another).unwrap();
+    let types = ((DType::F32, &[1][..]), (DType::Bool, &[1][..]));
+    let options = CompileOptions::default();
+    let one = program(&client, "test_meet_another", "", types, &options);
+    thread::scope(|scope| {
+        for device in 0..2 {
+            let (client, one) = (&client, &one);
+            scope.spawn(move || {
+                let input = upload(client, &[0.0], device);
+                for step in 0..20 {
+                    let launch = ExecuteOptions {
+                        device,
+                        launch_id: 100 * (device as i32 + 1) + step,
+                        non_donatable: &[],
+                    };
+                    let run = one.execute(&[&input], &launch).unwrap();
+                    let met = run.outputs[0].to_literal(LONG).unwrap();
+                    assert_eq!(met.to_vec::<bool>().unwrap(), [true], "{device} {step}");
                 }
             });
         }

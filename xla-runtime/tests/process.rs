@@ -5,8 +5,8 @@ mod common;
 
 use common::*;
 use std::process::{Command, Output};
-use xla_core::Literal;
-use xla_runtime::Client;
+use xla_core::{Error, Literal};
+use xla_runtime::{Client, CpuThreads, set_cpu_threads};
 
 const ROLE: &str = "XLA_RUNTIME_TEST_ROLE";
 
@@ -148,4 +148,55 @@ fn the_plugin_is_silent() {
     let output = child("the_plugin_is_silent", &[]);
     assert!(passed(&output), "{output:?}");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+fn thread_count() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+/// A CPU client starts as many threads for its devices as it may use cores, and as many again.
+#[test]
+fn a_client_gets_the_threads_that_were_asked_for() {
+    let name = "a_client_gets_the_threads_that_were_asked_for";
+    let waiting = CpuThreads {
+        processes: 2,
+        blocking_calls: true,
+    };
+    if is_child() {
+        let users = std::env::var("PJRT_NPROC").ok();
+        // The probe of flags starts nothing in this process, but must be out of the way.
+        drop(client(1));
+        let before = thread_count();
+        set_cpu_threads(waiting).unwrap();
+        let four = client(4);
+        let wanted = match &users {
+            Some(n) => n.parse().unwrap(),
+            None => 10.max(std::thread::available_parallelism().unwrap().get() / 2),
+        };
+        assert_eq!(thread_count() - before, 2 * wanted);
+        assert_eq!(std::env::var("PJRT_NPROC").ok(), users);
+        set_cpu_threads(waiting).unwrap();
+        drop(four);
+        let shared = CpuThreads {
+            processes: 1024,
+            blocking_calls: false,
+        };
+        set_cpu_threads(shared).unwrap();
+        if users.is_none() {
+            // As many threads as devices: too late to ask for calls that wait.
+            let _tight = client(4);
+            match set_cpu_threads(waiting) {
+                Err(Error::Launch { reason, .. }) => {
+                    assert!(reason.contains("threads"), "{reason}")
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        set_cpu_threads(waiting).unwrap();
+        return;
+    }
+    for set in [&[][..], &[("PJRT_NPROC", "7")]] {
+        let output = child(name, set);
+        assert!(passed(&output), "{output:?}");
+    }
 }
