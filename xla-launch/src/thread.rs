@@ -1,7 +1,8 @@
 //! Runs the replicas of a plan, each on its thread, and reports how each ended.
 
-use crate::supervise::{Failure, Outcome, Supervisor};
-use crate::{BoxError, Plan};
+use crate::failure::{Failure, Outcome};
+use crate::{BoxError, Plan, panics};
+use crossbeam::channel::{Receiver, RecvTimeoutError, bounded};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,28 +15,37 @@ use xla_runtime::metrics;
 /// to the other.
 const STACK: usize = 8 << 20;
 
-/// Runs every replica of the plan to its end.
-pub(crate) fn run<F, T, E>(plan: &Plan, deadline: Duration, f: F) -> Vec<Outcome<T>>
+/// Runs every replica that the plan has in this process to its end. `ended` hears of each, before
+/// the others can.
+pub(crate) fn run<F, T, E>(
+    plan: &Plan,
+    deadline: Duration,
+    f: F,
+    ended: impl Fn(&Outcome<T>) + Sync,
+) -> Vec<Outcome<T>>
 where
     F: Fn(usize) -> Result<T, E> + Send + Sync,
     T: Send,
     E: Into<BoxError>,
 {
-    let launch = Launch::new(plan.mode, plan.world_size(), deadline);
-    let ended = AtomicUsize::new(0);
+    panics::note_places();
+    let launch = Launch::spanning(plan.mode, plan.topology, deadline);
+    let ranks = plan.topology.local_ranks();
+    let count = AtomicUsize::new(0);
     let replica = |rank: usize| {
-        let context = ReplicaContext::new(Arc::clone(&launch), plan.devices[rank], rank);
-        one(&context, &ended, &f)
+        let device = plan.device(rank - ranks.start);
+        let context = ReplicaContext::new(Arc::clone(&launch), device, rank);
+        one(&context, &count, &f, &ended)
     };
-    if plan.mode == Mode::Debug {
-        return vec![replica(0)];
+    if matches!(plan.mode, Mode::Debug | Mode::Spmd) {
+        return vec![replica(ranks.start)];
     }
     let _active = ActiveLaunch::new();
     let scopes = metrics::inherit();
-    let (report, supervisor) = Supervisor::new(plan.world_size(), deadline);
+    let (report, outcomes) = bounded(ranks.len());
     thread::scope(|scope| {
-        for rank in 0..plan.world_size() {
-            let (report, scopes, replica) = (report.clone(), scopes.clone(), &replica);
+        for rank in ranks.clone() {
+            let (scopes, replica) = (scopes.clone(), &replica);
             let started = thread::Builder::new()
                 .name(format!("replica-{rank}"))
                 .stack_size(STACK)
@@ -43,27 +53,28 @@ where
                     let report = report.clone();
                     move || {
                         scopes.adopt();
-                        report.send(replica(rank));
+                        // Nobody takes reports any more only if the collector panicked.
+                        let _ = report.send(replica(rank));
                     }
                 });
             if let Err(error) = started {
                 let failure = Failure::new(format!("its thread could not be started: {error}"));
-                launch.leave(rank, Standing::Failed(failure.message().to_owned()));
-                let order = ended.fetch_add(1, Ordering::Relaxed);
-                report.send(Outcome {
-                    rank,
-                    order,
-                    result: Err(failure),
-                });
+                let outcome = end(&launch, rank, &count, Err(failure), &ended);
+                let _ = report.send(outcome);
             }
         }
         drop(report);
-        supervisor.collect()
+        collect(&outcomes, ranks.clone(), deadline)
     })
 }
 
-/// Runs one replica on the calling thread and tells the launch how it ended.
-fn one<F, T, E>(context: &Arc<ReplicaContext>, ended: &AtomicUsize, f: &F) -> Outcome<T>
+/// Runs one replica on the calling thread and tells how it ended.
+fn one<F, T, E>(
+    context: &Arc<ReplicaContext>,
+    count: &AtomicUsize,
+    f: &F,
+    ended: &(impl Fn(&Outcome<T>) + Sync),
+) -> Outcome<T>
 where
     F: Fn(usize) -> Result<T, E>,
     E: Into<BoxError>,
@@ -82,34 +93,90 @@ where
         Err(payload) => Err(Failure::panic(&*payload)),
     };
     drop(entered);
+    end(context.launch(), rank, count, result, ended)
+}
+
+/// Tells everybody how a replica ended, those first who judge it.
+fn end<T>(
+    launch: &Launch,
+    rank: usize,
+    count: &AtomicUsize,
+    result: Result<T, Failure>,
+    ended: &(impl Fn(&Outcome<T>) + Sync),
+) -> Outcome<T> {
+    let standing = match &result {
+        Ok(_) => Standing::Left,
+        Err(failure) => Standing::Failed(failure.message().to_owned()),
+    };
     // Numbered before the others can know, so that a failure caused by this one counts as later.
-    let order = ended.fetch_add(1, Ordering::AcqRel);
-    context.launch().leave(
+    let outcome = Outcome {
         rank,
-        match &result {
-            Ok(_) => Standing::Left,
-            Err(failure) => Standing::Failed(failure.message().to_owned()),
-        },
-    );
-    Outcome {
-        rank,
-        order,
+        order: count.fetch_add(1, Ordering::AcqRel),
         result,
+    };
+    ended(&outcome);
+    launch.leave(rank, standing);
+    outcome
+}
+
+/// Waits for every replica; once one has failed, names those that still run each time `patience`
+/// has passed.
+fn collect<T>(
+    outcomes: &Receiver<Outcome<T>>,
+    ranks: std::ops::Range<usize>,
+    patience: Duration,
+) -> Vec<Outcome<T>> {
+    let mut ended: Vec<Outcome<T>> = Vec::with_capacity(ranks.len());
+    loop {
+        // A healthy program may run for weeks; only after a failure is waiting suspicious.
+        let failed = ended.iter().any(|outcome| outcome.result.is_err());
+        let next = if failed {
+            outcomes.recv_timeout(patience)
+        } else {
+            outcomes.recv().map_err(RecvTimeoutError::from)
+        };
+        match next {
+            Ok(outcome) => ended.push(outcome),
+            Err(RecvTimeoutError::Disconnected) => return ended,
+            Err(RecvTimeoutError::Timeout) => {
+                let running: Vec<usize> = ranks
+                    .clone()
+                    .filter(|rank| ended.iter().all(|outcome| outcome.rank != *rank))
+                    .collect();
+                tracing::warn!(?running, "a replica has failed; these still run");
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::supervise::first_failure;
+    use crate::failure::first_failure;
+    use crate::plan::Found;
     use xla_core::{Device, Error};
-    use xla_runtime::context;
+    use xla_runtime::context::{self, Topology};
 
     fn plan(mode: Mode, n: usize) -> Plan {
         Plan {
             mode,
-            devices: (0..n).map(Device::new).collect(),
+            start: None,
+            found: Found::Nothing,
+            topology: Topology::one_process(n),
         }
+    }
+
+    /// Every value by rank, or the first failure.
+    fn run<T, E>(
+        plan: &Plan,
+        deadline: Duration,
+        f: impl Fn(usize) -> Result<T, E> + Send + Sync,
+    ) -> Vec<Outcome<T>>
+    where
+        T: Send,
+        E: Into<BoxError>,
+    {
+        super::run(plan, deadline, f, |_| ())
     }
 
     const SOON: Duration = Duration::from_secs(20);
@@ -127,6 +194,24 @@ mod tests {
             Ok::<_, Error>((context.rank(), context.world_size(), context.device(), rank))
         }));
         let expected: Vec<_> = (0..4).map(|i| (i, 4, Device::new(i), i)).collect();
+        assert_eq!(seen.unwrap(), expected);
+    }
+
+    #[test]
+    fn ranks_count_on_from_those_of_earlier_processes() {
+        let part = Plan {
+            topology: Topology {
+                processes: 3,
+                process_index: 1,
+                replicas: 2,
+            },
+            ..plan(Mode::External, 2)
+        };
+        let seen = first_failure(run(&part, SOON, |rank| {
+            let context = context::current("test")?;
+            Ok::<_, Error>((rank, context.world_size(), context.device()))
+        }));
+        let expected = [(2, 6, Device::new(0)), (3, 6, Device::new(1))];
         assert_eq!(seen.unwrap(), expected);
     }
 
@@ -173,7 +258,8 @@ mod tests {
         }));
         match failed {
             Err(Error::ReplicaFailed { rank: 1, message }) => {
-                assert_eq!(message, "panicked: rank 1 gives up");
+                let line = format!("panicked: rank 1 gives up (at {}:", file!());
+                assert!(message.starts_with(&line), "{message}");
             }
             other => panic!("{other:?}"),
         }

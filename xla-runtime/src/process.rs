@@ -49,13 +49,14 @@ pub enum Forked {
     Child,
 }
 
-/// Forks the process. Only the calling thread exists in the child, with a copy of all memory: a
-/// lock that another thread held stays locked there for good.
+/// Forks the process. The child finds these environment variables set. Only the calling thread
+/// exists in it, with a copy of all memory: a lock that another thread held stays locked there for
+/// good.
 ///
 /// # Errors
 /// [`Error::Launch`] once the process has a PJRT client, since a child that used it would wait for
 /// threads that it does not have; [`Error::System`] when there can be no further process.
-pub fn fork() -> Result<Forked> {
+pub fn fork(variables: &[(&str, String)]) -> Result<Forked> {
     if crate::Client::any() {
         return Err(Error::Launch {
             reason: "this process has started the PJRT runtime, whose threads a fork does not copy"
@@ -67,7 +68,13 @@ pub fn fork() -> Result<Forked> {
     // locks are the caller's concern, and a lock that is never released is no undefined behaviour.
     match unsafe { libc::fork() } {
         -1 => Err(Error::system("fork", IoError::last_os_error())),
-        0 => Ok(Forked::Child),
+        0 => {
+            for (name, value) in variables {
+                // SAFETY: the child has no other thread that could read the environment meanwhile.
+                unsafe { std::env::set_var(name, value) };
+            }
+            Ok(Forked::Child)
+        }
         pid => Ok(Forked::Parent(pid)),
     }
 }

@@ -112,7 +112,7 @@ pub use xla_core::{
     bf16, f16,
 };
 pub use xla_dist as dist;
-pub use xla_launch::{Launcher, launch};
+pub use xla_launch::{Launcher, StartMethod, launch};
 pub use xla_lazy::{
     BackwardOptions, FunctionContext, GeluApproximation, Generator, GradOptions, HookHandle, Index,
     MeshgridIndexing, NanToNum, Number, Operand, PadMode, RoundingMode, ScatterReduce,

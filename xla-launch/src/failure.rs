@@ -1,10 +1,10 @@
-//! Waits for the replicas and decides whose failure is the launch's.
+//! How replicas end, and whose failure is the launch's.
 
-use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use crate::panics;
+use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::error::Error as StdError;
 use std::sync::Arc;
-use std::time::Duration;
 use xla_core::{Error, Result};
 
 /// How one replica ended.
@@ -17,9 +17,11 @@ pub(crate) struct Outcome<T> {
 }
 
 /// Why a replica failed.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Failure {
     message: String,
+    /// Of a panic, where the environment asks for it.
+    backtrace: Option<String>,
     /// The other rank whose end its error speaks of.
     because_of: Option<usize>,
 }
@@ -29,6 +31,7 @@ impl Failure {
     pub(crate) fn new(message: String) -> Self {
         Failure {
             message,
+            backtrace: None,
             because_of: None,
         }
     }
@@ -36,26 +39,56 @@ impl Failure {
     /// The failure of a replica whose function returned `error`.
     pub(crate) fn of(rank: usize, error: &(dyn StdError + Send + Sync + 'static)) -> Self {
         Failure {
-            message: error.to_string(),
+            message: in_full(error),
+            backtrace: None,
             because_of: other_rank(error).filter(|other| *other != rank),
         }
     }
 
-    /// The failure of a replica that panicked.
+    /// The failure of the calling thread's replica, which panicked: the words, the line, and the
+    /// backtrace if there is one.
     pub(crate) fn panic(payload: &(dyn Any + Send)) -> Self {
         let text = payload
             .downcast_ref::<&'static str>()
             .copied()
             .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-        Failure::new(match text {
-            Some(text) => format!("panicked: {text}"),
-            None => "panicked with a value that is no text".into(),
-        })
+        let (place, backtrace) = panics::take().unwrap_or_default();
+        Failure {
+            backtrace,
+            ..Failure::new(match text {
+                Some(text) => format!("panicked: {text}{place}"),
+                None => format!("panicked with a value that is no text{place}"),
+            })
+        }
     }
 
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
+
+    /// The backtrace, where there is one.
+    pub(crate) fn backtrace(&self) -> Option<&str> {
+        self.backtrace.as_deref()
+    }
+
+    /// The other rank whose end it comes from, if it does.
+    pub(crate) fn because_of(&self) -> Option<usize> {
+        self.because_of
+    }
+}
+
+/// An error's words, and those of its causes that it does not say itself.
+fn in_full(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let words = cause.to_string();
+        if !text.contains(&words) {
+            text = format!("{text}: {words}");
+        }
+        next = cause.source();
+    }
+    text
 }
 
 /// The rank that an error blames, however deeply the caller has wrapped it.
@@ -71,73 +104,6 @@ fn other_rank(error: &(dyn StdError + 'static)) -> Option<usize> {
         next = error.source();
     }
     None
-}
-
-/// A replica's end of the channel to the supervisor.
-#[derive(Debug)]
-pub(crate) struct Report<T>(Sender<Outcome<T>>);
-
-impl<T> Clone for Report<T> {
-    fn clone(&self) -> Self {
-        Report(self.0.clone())
-    }
-}
-
-impl<T> Report<T> {
-    /// Reports how a replica ended.
-    pub(crate) fn send(&self, outcome: Outcome<T>) {
-        // The supervisor waits until every sender is gone; a failed send means that it panicked,
-        // and then nobody is left to tell.
-        let _ = self.0.send(outcome);
-    }
-}
-
-/// Collects the outcomes.
-#[derive(Debug)]
-pub(crate) struct Supervisor<T> {
-    outcomes: Receiver<Outcome<T>>,
-    world_size: usize,
-    patience: Duration,
-}
-
-impl<T> Supervisor<T> {
-    /// One for so many replicas, which names those that still run each time `patience` has passed
-    /// since a replica failed.
-    pub(crate) fn new(world_size: usize, patience: Duration) -> (Report<T>, Self) {
-        let (sender, outcomes) = bounded(world_size);
-        (
-            Report(sender),
-            Supervisor {
-                outcomes,
-                world_size,
-                patience,
-            },
-        )
-    }
-
-    /// Waits for every replica.
-    pub(crate) fn collect(self) -> Vec<Outcome<T>> {
-        let mut ended: Vec<Outcome<T>> = Vec::with_capacity(self.world_size);
-        loop {
-            // A healthy program may run for weeks; only after a failure is waiting suspicious.
-            let failed = ended.iter().any(|outcome| outcome.result.is_err());
-            let next = if failed {
-                self.outcomes.recv_timeout(self.patience)
-            } else {
-                self.outcomes.recv().map_err(RecvTimeoutError::from)
-            };
-            match next {
-                Ok(outcome) => ended.push(outcome),
-                Err(RecvTimeoutError::Disconnected) => return ended,
-                Err(RecvTimeoutError::Timeout) => {
-                    let running: Vec<usize> = (0..self.world_size)
-                        .filter(|rank| ended.iter().all(|outcome| outcome.rank != *rank))
-                        .collect();
-                    tracing::warn!(?running, "a replica has failed; these still run");
-                }
-            }
-        }
-    }
 }
 
 /// Every replica's value by rank, or the failure that came first. A failure that speaks of another
@@ -160,7 +126,10 @@ pub(crate) fn first_failure<T>(mut outcomes: Vec<Outcome<T>>) -> Result<Vec<T>> 
     if let Some((outcome, failure)) = first {
         return Err(Error::ReplicaFailed {
             rank: outcome.rank,
-            message: failure.message.clone(),
+            message: match failure.backtrace() {
+                Some(backtrace) => format!("{}\n{backtrace}", failure.message),
+                None => failure.message.clone(),
+            },
         });
     }
     outcomes.sort_by_key(|o| o.rank);
@@ -254,6 +223,18 @@ mod tests {
         assert_eq!(Failure::of(0, &step).because_of, Some(2));
         assert_eq!(Failure::of(2, &blames(2)).because_of, None);
         assert_eq!(Failure::of(0, &own("x")).because_of, None);
+    }
+
+    #[test]
+    fn an_error_brings_its_causes() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot load the model")]
+        struct Outer(#[source] std::fmt::Error);
+        let failure = Failure::of(0, &Outer(std::fmt::Error));
+        assert_eq!(
+            failure.message(),
+            format!("cannot load the model: {}", std::fmt::Error)
+        );
     }
 
     #[test]
