@@ -398,6 +398,26 @@ pub enum Error {
         /// What to do.
         advice: &'static str,
     },
+    /// Processes of a group that cannot reach each other.
+    #[error(
+        "connecting to process {process} of the group failed: {reason}; every process must be reachable at the address from which it reaches the store, or name the interface with GLOO_SOCKET_IFNAME"
+    )]
+    Transport {
+        /// Its index in the group; the calling process's own where it could not even listen.
+        process: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Something that this build was made without.
+    #[error("{what} needs the feature `{feature}`, which this build lacks; to have it: {commands}")]
+    MissingFeature {
+        /// What needs it.
+        what: &'static str,
+        /// The cargo feature.
+        feature: &'static str,
+        /// The commands that give it.
+        commands: &'static str,
+    },
     /// A file that cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {

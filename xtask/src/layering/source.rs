@@ -33,14 +33,20 @@ impl Code {
         }
     }
 
-    /// Whether the crate attribute `#![forbid(unsafe_code)]` is there, alone or in a list.
-    pub(super) fn forbids_unsafe(&self) -> bool {
+    /// The line of the first `unsafe`.
+    pub(super) fn first_unsafe(&self) -> Option<usize> {
+        let token = self.tokens.iter().find(|token| token.text == "unsafe")?;
+        Some(token.line)
+    }
+
+    /// Whether the crate attribute `#![level(unsafe_code)]` is there, alone or in a list.
+    pub(super) fn restricts_unsafe(&self, level: &str) -> bool {
         let texts: Vec<&str> = self
             .tokens
             .iter()
             .map(|token| token.text.as_str())
             .collect();
-        let start = ["#", "!", "[", "forbid", "("];
+        let start = ["#", "!", "[", level, "("];
         texts
             .windows(start.len())
             .enumerate()
@@ -346,12 +352,23 @@ mod tests {
 
     #[test]
     fn only_the_attribute_forbids_unsafe() {
-        let forbids = |source: &str| Code::new(source).forbids_unsafe();
+        let forbids = |source: &str| Code::new(source).restricts_unsafe("forbid");
         assert!(forbids("//! Doc.\n\n#![forbid(unsafe_code)]\n"));
         assert!(forbids("#![forbid(missing_docs, unsafe_code)]"));
         assert!(!forbids("// #![forbid(unsafe_code)]"));
         assert!(!forbids("//! `#![forbid(unsafe_code)]`"));
         assert!(!forbids("#![deny(unsafe_code)]"));
         assert!(!forbids("#![forbid(missing_docs)] fn unsafe_code() {}"));
+        assert!(Code::new("#![deny(unsafe_code)]").restricts_unsafe("deny"));
+    }
+
+    #[test]
+    fn unsafe_code_is_found() {
+        let line = |source: &str| Code::new(source).first_unsafe();
+        assert_eq!(
+            line("// unsafe\n#![deny(unsafe_code)]\nunsafe fn f() {}"),
+            Some(3)
+        );
+        assert_eq!(line("fn f() { g(\"unsafe\") }"), None);
     }
 }
