@@ -54,6 +54,12 @@ impl<T: Args> Extended<T> {
     }
 }
 
+impl<T> std::ops::DerefMut for Extended<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.args
+    }
+}
+
 impl<T> std::ops::Deref for Extended<T> {
     type Target = T;
     fn deref(&self) -> &T {
@@ -291,6 +297,25 @@ impl Api {
         if let Some(function) = self.table.PJRT_Error_Destroy {
             // SAFETY: the caller owns the error and does not use it again.
             unsafe { function(args.as_mut_ptr()) };
+        }
+    }
+}
+
+/// Has the plugin make an error for a callback to return; null, which means success, where it gave no
+/// function for that.
+///
+/// # Safety
+/// `make` must be null or point to the function that the plugin passed to the callback.
+pub(crate) unsafe fn callback_error(
+    make: *mut sys::PJRT_CallbackError,
+    code: sys::PJRT_Error_Code,
+    message: &str,
+) -> *mut sys::PJRT_Error {
+    // SAFETY: the caller vouches for the function, which copies the text.
+    unsafe {
+        match make.as_ref().copied().flatten() {
+            Some(make) => make(code, message.as_ptr().cast(), message.len()),
+            None => ptr::null_mut(),
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::event::on_ready;
 use crate::executable::Executable;
 use crate::exit::{self, InFlight, Running};
 use crate::handle::Handle;
+use crate::kv::Lent;
 use crate::metrics::{self, Counter};
 use crate::options::{ClientOptions, CompileOptions};
 use crate::plugin::Plugin;
@@ -17,10 +18,10 @@ use pjrt_sys as sys;
 use smallvec::SmallVec;
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
-use xla_core::{Config, DType, DeviceKind, Error, Literal, Result, Shape};
+use xla_core::{DType, DeviceKind, Error, Literal, Result, Shape};
 
 /// Stack of the thread that compiles. XLA's passes recurse along chains of operators, and 8 MB
 /// overflow at some tens of thousands; the memory is reserved, not used, until then.
@@ -36,8 +37,9 @@ pub struct Client(Arc<Inner>);
 
 pub(crate) struct Inner {
     in_flight: InFlight,
-    // Leaked rather than destroyed when work outlasts the wait for it.
-    handle: ManuallyDrop<Handle<sys::PJRT_Client>>,
+    // Leaked rather than destroyed when work outlasts the wait for it. The client goes before the
+    // store that it may ask.
+    handle: ManuallyDrop<(Handle<sys::PJRT_Client>, Option<Lent>)>,
     plugin: Plugin,
     platform_name: String,
     platform_version: String,
@@ -50,36 +52,6 @@ pub(crate) struct Inner {
 }
 
 impl Client {
-    /// The process's client, created at the first call from the process's configuration
-    /// ([`Config::global`]): the plugin is found and loaded, `CPU_NUM_DEVICES` sets the number of CPU
-    /// devices. It lives as long as the process; at exit, work in flight is waited for.
-    ///
-    /// # Errors
-    /// Those of [`Config::global`], [`Plugin::find`], [`Plugin::load`] and [`Client::create`]. A
-    /// later call tries again.
-    pub fn global() -> Result<&'static Client> {
-        static GLOBAL: OnceLock<Client> = OnceLock::new();
-        static CREATING: Mutex<()> = Mutex::new(());
-        if let Some(client) = GLOBAL.get() {
-            return Ok(client);
-        }
-        let _one_at_a_time = CREATING.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(client) = GLOBAL.get() {
-            return Ok(client);
-        }
-        let config = Config::global()?;
-        let plugin = Plugin::load(&Plugin::find(config)?)?;
-        let options = ClientOptions {
-            kind: config.device,
-            cpu_device_count: config
-                .cpu_num_devices
-                .filter(|_| config.device == DeviceKind::Cpu),
-            ..ClientOptions::default()
-        };
-        let client = Client::create(&plugin, &options)?;
-        Ok(GLOBAL.get_or_init(|| client))
-    }
-
     /// Whether this process has created a client, even if it is gone by now: what is fixed at the
     /// first one can no longer change.
     pub fn any() -> bool {
@@ -108,24 +80,33 @@ impl Client {
             a.create_options = raw_values.as_ptr();
             a.num_options = raw_values.len();
         });
-        // SAFETY: the options point into `values`, which outlives the call; the client handed out is
-        // owned by the caller.
+        let store = options
+            .cluster
+            .as_ref()
+            .map(|cluster| Lent::new(Arc::clone(&cluster.store)));
+        if let Some(store) = &store {
+            let appended = store.offer(&mut args);
+            args.set_appended(0, appended[0]);
+            args.set_appended(1, appended[1]);
+        }
+        // SAFETY: the options point into `values`, which outlives the call, and so does the store,
+        // which the client handed out takes along; that client is owned by the caller.
         let handle = unsafe {
             api.PJRT_Client_Create(&mut args)?;
             Handle::new(api, args.client)?
         };
         let threads = threads.map(|prepared| prepared.created());
-        let inner = Arc::new(Inner::new(plugin.clone(), handle, threads)?);
+        let inner = Arc::new(Inner::new(plugin.clone(), handle, store, threads)?);
         exit::register(&inner);
         Ok(Client(inner))
     }
 
     pub(crate) fn api(&self) -> &'static Api {
-        self.0.handle.api()
+        self.0.handle.0.api()
     }
 
     pub(crate) fn as_ptr(&self) -> *mut sys::PJRT_Client {
-        self.0.handle.as_ptr()
+        self.0.handle.0.as_ptr()
     }
 
     pub(crate) fn is_cpu(&self) -> bool {
@@ -142,6 +123,11 @@ impl Client {
 
     pub(crate) fn same(&self, other: &Client) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Everything that keeps the client: its clones, and what was made by it.
+    pub(crate) fn owners(&self) -> usize {
+        Arc::strong_count(&self.0)
     }
 
     pub(crate) fn device_ptr(&self, ordinal: usize) -> Result<*mut sys::PJRT_Device> {
@@ -392,6 +378,7 @@ impl Inner {
     fn new(
         plugin: Plugin,
         handle: Handle<sys::PJRT_Client>,
+        store: Option<Lent>,
         threads: Option<Threads>,
     ) -> Result<Self> {
         let api = handle.api();
@@ -432,7 +419,7 @@ impl Inner {
                 addressable: own.iter().map(|d| DevicePtr::new(*d)).collect(),
                 ids,
                 plugin,
-                handle: ManuallyDrop::new(handle),
+                handle: ManuallyDrop::new((handle, store)),
                 _threads: threads,
             })
         }
@@ -500,6 +487,15 @@ fn describe_failure(error: Error, text: &str) -> Error {
         message,
     }
 }
+
+impl PartialEq for Client {
+    /// Whether both are clones of one client.
+    fn eq(&self, other: &Self) -> bool {
+        self.same(other)
+    }
+}
+
+impl Eq for Client {}
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

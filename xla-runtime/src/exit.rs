@@ -99,11 +99,18 @@ impl InFlight {
             }
             thread::sleep(Duration::from_millis(1));
         }
-        self.executions.iter().all(|list| {
-            let list = std::mem::take(&mut *list.lock().unwrap_or_else(PoisonError::into_inner));
-            list.iter()
-                .all(|e| !matches!(e.wait(left()), Err(Error::Deadline { .. })))
-        })
+        let mut all = true;
+        for list in &self.executions {
+            let mut waiting =
+                std::mem::take(&mut *list.lock().unwrap_or_else(PoisonError::into_inner));
+            waiting.retain(|e| matches!(e.wait(left()), Err(Error::Deadline { .. })));
+            all &= waiting.is_empty();
+            // What did not end can be waited for again.
+            list.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .extend(waiting);
+        }
+        all
     }
 }
 

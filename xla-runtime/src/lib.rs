@@ -53,6 +53,7 @@
 
 pub mod context;
 pub mod ffi;
+pub mod kv;
 pub mod metrics;
 pub mod process;
 
@@ -69,6 +70,7 @@ mod execute;
 mod exit;
 mod find;
 mod flags;
+mod global;
 mod handle;
 mod named_value;
 mod options;
@@ -83,6 +85,7 @@ pub use device::{MemoryStats, RealDevice};
 pub use event::Event;
 pub use executable::{CompiledMemory, Executable, OptimizedProgram};
 pub use execute::Execution;
+pub use kv::{Cluster, KeyValueStore, set_cluster};
 pub use named_value::AttributeValue;
 pub use options::{ClientOptions, CompileOptions, ExecuteOptions, OptionValue};
 pub use plugin::Plugin;

@@ -1,5 +1,6 @@
 //! How a program is compiled and launched.
 
+use crate::kv::Cluster;
 use crate::signature::Signature;
 use pjrt::protos::xla as proto;
 use prost::Message;
@@ -15,10 +16,8 @@ pub struct ClientOptions {
     pub kind: DeviceKind,
     /// How many devices a CPU client offers; the plugin's default (one) when `None`.
     pub cpu_device_count: Option<usize>,
-    /// Which of `num_nodes` processes this is, where the plugin connects several.
-    pub node_id: Option<usize>,
-    /// How many processes share the devices, where the plugin connects several.
-    pub num_nodes: Option<usize>,
+    /// The other processes, where the plugin connects several; not for a CPU client.
+    pub cluster: Option<Cluster>,
     /// Further create options, under the plugin's names. Some plugins refuse names they do not
     /// know, others ignore them.
     pub extra: BTreeMap<String, AttributeValue>,
@@ -29,8 +28,7 @@ impl Default for ClientOptions {
         ClientOptions {
             kind: DeviceKind::Cpu,
             cpu_device_count: None,
-            node_id: None,
-            num_nodes: None,
+            cluster: None,
             extra: BTreeMap::new(),
         }
     }
@@ -54,13 +52,8 @@ impl ClientOptions {
             }
             values.insert("cpu_device_count".into(), AttributeValue::Int(count as i64));
         }
-        for (name, value) in [("node_id", self.node_id), ("num_nodes", self.num_nodes)] {
-            if let Some(value) = value {
-                let value = i64::try_from(value).map_err(|_| {
-                    Error::argument("Client::create", name, "a number below 2^63", value)
-                })?;
-                values.insert(name.into(), AttributeValue::Int(value));
-            }
+        if let Some(cluster) = &self.cluster {
+            cluster.named_values(self.kind, &mut values)?;
         }
         // A negative count aborts the process, by whichever way it came in.
         if let Some(AttributeValue::Int(count)) = values.get("cpu_device_count")

@@ -5,6 +5,7 @@ mod common;
 
 use common::*;
 use std::process::{Command, Output};
+use std::time::Duration;
 use xla_core::{Error, Literal};
 use xla_runtime::{Client, CpuThreads, set_cpu_threads};
 
@@ -61,9 +62,9 @@ fn the_global_client_is_made_once_and_outlives_main() {
         let again = std::thread::spawn(|| Client::global().unwrap())
             .join()
             .unwrap();
-        assert!(std::ptr::eq(client, again));
+        assert_eq!(client, again);
         assert_eq!(client.devices().len(), 3);
-        let run = start_something_long(client);
+        let run = start_something_long(&client);
         drop(run);
         return;
     }
@@ -199,4 +200,44 @@ fn a_client_gets_the_threads_that_were_asked_for() {
         let output = child(name, set);
         assert!(passed(&output), "{output:?}");
     }
+}
+
+/// What a crate keeps of the client to be faster.
+static KEPT: std::sync::Mutex<Option<xla_runtime::Executable>> = std::sync::Mutex::new(None);
+
+#[test]
+fn the_global_client_can_be_released_once_nobody_uses_it() {
+    const LONG: Duration = Duration::from_secs(30);
+    if is_child() {
+        Client::release_global(LONG).unwrap();
+        let client = Client::global().unwrap();
+        Client::on_release(|| drop(KEPT.lock().unwrap().take()));
+        *KEPT.lock().unwrap() = Some(add(&client, 1, false));
+        let x = upload(&client, &[1.0, 2.0], 0);
+        drop(client);
+        match Client::release_global(LONG) {
+            Err(Error::Launch { reason, .. }) => assert!(reason.contains("1 owner"), "{reason}"),
+            other => panic!("{other:?}"),
+        }
+        // Refused, and nothing is lost but what was kept to be faster.
+        assert!(KEPT.lock().unwrap().is_none());
+        assert_eq!(read(&x), [1.0, 2.0]);
+        drop(x);
+        let run = start_something_long(&Client::global().unwrap());
+        let too_soon = Client::release_global(Duration::from_millis(1));
+        assert!(
+            matches!(too_soon, Err(Error::Deadline { .. })),
+            "{too_soon:?}"
+        );
+        drop(run);
+        let before = thread_count();
+        Client::release_global(LONG).unwrap();
+        assert!(thread_count() < before);
+        let again = Client::global().unwrap();
+        assert_eq!(read(&upload(&again, &[3.0], 2)), [3.0]);
+        return;
+    }
+    let name = "the_global_client_can_be_released_once_nobody_uses_it";
+    let output = child(name, &[("CPU_NUM_DEVICES", "3")]);
+    assert!(passed(&output), "{output:?}");
 }
