@@ -15,6 +15,7 @@
 //! `xla-runtime` only.
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod plan;
 
 mod external;

@@ -6,7 +6,7 @@ use super::protocol::{FromChild, FromParent, Socket, receive, send};
 use super::verdict::{Next, Verdict};
 use crate::failure::Failure;
 use crate::plan::{Plan, StartMethod};
-use crate::supervise::{Event, Mailbox, Workers, cpu_share, signal_name, token};
+use crate::supervise::{Event, Mailbox, Workers, cpu_share, prefix, signal_name, token};
 use std::ffi::OsString;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
@@ -73,7 +73,7 @@ pub(crate) fn run(
             ..plan.topology
         };
         let variables = variables(topology, &ticket, &server, &token)?;
-        let prefix = settings.prefix.then(|| prefix(topology));
+        let prefix = settings.prefix.then(|| prefix(topology.local_ranks()));
         if plan.start == Some(StartMethod::Fork) {
             fork::start(&mut workers, &variables, prefix.as_deref(), &|| {
                 child(ticket.clone(), topology)
@@ -102,15 +102,6 @@ fn program(settings: &Settings) -> Result<Command> {
         (None, None) => command.args(std::env::args_os().skip(1)),
     };
     Ok(command)
-}
-
-/// What a process's lines begin with: its ranks.
-fn prefix(topology: Topology) -> String {
-    let ranks = topology.local_ranks();
-    match ranks.len() {
-        1 => format!("[{}] ", ranks.start),
-        _ => format!("[{}-{}] ", ranks.start, ranks.end - 1),
-    }
 }
 
 /// Waits for all processes, and stops them when one fails or when this process is to end.

@@ -154,10 +154,11 @@ impl Verdict {
             self.outcomes.push(Outcome {
                 rank,
                 order: *order,
-                result: Err(Failure::new(match exit.last_words.is_empty() {
-                    true => format!("{its} {exit}{before}"),
-                    false => format!("{its} ended{before}: it {exit}"),
-                })),
+                result: Err(Failure::new(format!(
+                    "{its} {}{before}{}",
+                    exit.manner(),
+                    exit.quote()
+                ))),
             });
         }
         let values = first_failure(self.outcomes)?;

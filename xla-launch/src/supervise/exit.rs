@@ -29,17 +29,28 @@ impl Exit {
     }
 }
 
+impl Exit {
+    /// How it ended, without its last words.
+    pub(crate) fn manner(&self) -> String {
+        match (self.code, self.signal) {
+            (Some(code), _) => format!("ended with exit code {code}"),
+            (None, Some(signal)) => format!("was killed by {}", signal_name(signal)),
+            (None, None) => "ended, and something else has taken its exit status".into(),
+        }
+    }
+
+    /// Its last words, as they follow a sentence.
+    pub(crate) fn quote(&self) -> String {
+        match self.last_words.as_str() {
+            "" => String::new(),
+            words => format!("; its last words were:\n{words}"),
+        }
+    }
+}
+
 impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.code, self.signal) {
-            (Some(code), _) => write!(f, "ended with exit code {code}")?,
-            (None, Some(signal)) => write!(f, "was killed by {}", signal_name(signal))?,
-            (None, None) => f.write_str("ended, and something else has taken its exit status")?,
-        }
-        if !self.last_words.is_empty() {
-            write!(f, "; its last words were:\n{}", self.last_words)?;
-        }
-        Ok(())
+        write!(f, "{}{}", self.manner(), self.quote())
     }
 }
 

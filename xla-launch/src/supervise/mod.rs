@@ -12,7 +12,7 @@ mod share;
 mod signals;
 
 pub(crate) use exit::{Exit, signal_name};
-pub(crate) use output::{Pump, Sink};
+pub(crate) use output::{Pump, Sink, prefix};
 pub(crate) use share::{cpu_share, token};
 pub(crate) use signals::after_fork;
 
@@ -181,6 +181,15 @@ impl<E: Send + 'static> Workers<E> {
     pub(crate) fn pump(&mut self, worker: usize, pump: Pump) {
         if let Some(worker) = self.workers.get_mut(worker) {
             worker.pumps.push(pump);
+        }
+    }
+
+    /// Forgets those that have ended, so that the next ones are counted from 0 again.
+    pub(crate) fn reset(&mut self) {
+        if self.running() == 0 {
+            self.workers.clear();
+            self.stopping = false;
+            self.kill_at = None;
         }
     }
 

@@ -3,6 +3,7 @@
 use crossbeam::channel::{Receiver, bounded};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -13,6 +14,14 @@ const LONGEST_LINE: usize = 1 << 20;
 
 /// As many lines are kept of what a worker printed last.
 const LAST_LINES: usize = 20;
+
+/// What the lines of a process with these ranks begin with.
+pub(crate) fn prefix(ranks: Range<usize>) -> String {
+    match ranks.len() {
+        1 => format!("[{}] ", ranks.start),
+        _ => format!("[{}-{}] ", ranks.start, ranks.end - 1),
+    }
+}
 
 /// Where a worker's output goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
