@@ -1,7 +1,7 @@
 //! Process groups: which ranks communicate, and the gang that runs their collectives.
 
-use crate::lobby::{Meeting, meet};
 use crate::ops::ReplicaGroups;
+use crate::world::World;
 use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use xla_core::{Device, Error, Result, Site};
 use xla_lazy::{Gang, Tensor, Vjp};
 use xla_runtime::context::{self, ReplicaContext};
+use xla_store::Store;
 
 /// The ranks that communicate, as one of them sees it.
 ///
@@ -19,6 +20,9 @@ pub struct ProcessGroup {
     ranks: Vec<usize>,
     device: Device,
     role: Role,
+    world: Arc<World>,
+    /// Tells it from the world's other groups, in all processes alike.
+    name: String,
     destroyed: AtomicBool,
     /// Which of the replica's default groups it is, or is made of.
     generation: u64,
@@ -61,11 +65,13 @@ impl ProcessGroup {
     /// of them, and `None` for less than two members.
     pub(crate) fn new(
         context: &ReplicaContext,
-        generation: u64,
+        world: Arc<World>,
+        (generation, child): (u64, u64),
         ranks: Vec<usize>,
         gang: Option<Arc<dyn Gang>>,
     ) -> Self {
-        let role = match (ranks.binary_search(&context.rank()), gang) {
+        let rank = world.rank_of(context);
+        let role = match (ranks.binary_search(&rank), gang) {
             (Err(_), _) => Role::Outside,
             (Ok(_), None) => Role::Alone,
             (Ok(position), Some(gang)) => Role::Member(Members {
@@ -75,10 +81,12 @@ impl ProcessGroup {
             }),
         };
         ProcessGroup {
-            rank: context.rank(),
+            rank,
             ranks,
             device: context.device(),
             role,
+            world,
+            name: child.to_string(),
             destroyed: AtomicBool::new(false),
             generation,
             children: AtomicU64::new(0),
@@ -135,10 +143,12 @@ impl ProcessGroup {
     }
 
     /// A group of a partition of this group, recorded in its gang. With one member a group needs none.
+    /// `child` is the partition's number among the groups made of this one.
     pub(crate) fn part(
         &self,
         members: &Members,
         groups: ReplicaGroups,
+        child: u64,
         ranks: Vec<usize>,
     ) -> ProcessGroup {
         let role = match ranks.binary_search(&self.rank) {
@@ -152,13 +162,27 @@ impl ProcessGroup {
         };
         ProcessGroup {
             rank: self.rank,
+            name: format!("{child}.{}", ranks.first().copied().unwrap_or(0)),
             ranks,
             device: self.device,
             role,
+            world: Arc::clone(&self.world),
             destroyed: AtomicBool::new(false),
             generation: self.generation,
             children: AtomicU64::new(0),
         }
+    }
+
+    /// The key-value store that the group's processes have in common; keys are the group's own.
+    ///
+    /// Within one process it is kept there, without a network.
+    pub fn store(&self) -> Store {
+        self.world.store().prefixed(&format!("group-{}", self.name))
+    }
+
+    /// The world that the group's ranks belong to.
+    pub(crate) fn world(&self) -> &Arc<World> {
+        &self.world
     }
 
     /// Where it stands among the replica's default groups, or its default group does.
@@ -299,7 +323,6 @@ pub fn init_process_group(backend: &str, init_method: &str) -> Result<()> {
         }),
     };
     only("backend", "xla", backend)?;
-    only("init_method", "xla://", init_method)?;
     let context = context::current(CALL)?;
     let membership = Membership::of(&context);
     let generation = {
@@ -314,16 +337,20 @@ pub fn init_process_group(backend: &str, init_method: &str) -> Result<()> {
         state.joining = true;
         state.generation
     };
-    let ranks: Vec<usize> = (0..context.world_size()).collect();
-    let meeting = Meeting {
-        generation,
-        child: 0,
-    };
-    let gang = meet(CALL, &context, meeting, &ranks);
+    let made = World::join(CALL, &context, generation, init_method).and_then(|world| {
+        let ranks: Vec<usize> = (0..world.size()).collect();
+        let gang = world.gang(CALL, &context, (generation, 0), &ranks)?;
+        Ok(ProcessGroup::new(
+            &context,
+            world,
+            (generation, 0),
+            ranks,
+            gang,
+        ))
+    });
     let mut state = membership.lock();
     state.joining = false;
-    let group = ProcessGroup::new(&context, generation, ranks, gang?);
-    state.group = Some(Arc::new(group));
+    state.group = Some(Arc::new(made?));
     Ok(())
 }
 
@@ -339,6 +366,8 @@ pub fn destroy_process_group() -> Result<()> {
         Some(group) => {
             group.destroy();
             state.generation += 1;
+            drop(state);
+            group.world.depart(group.rank);
             Ok(())
         }
         None => Err(no_group(CALL)),
@@ -351,20 +380,25 @@ pub fn is_initialized() -> bool {
         .is_ok_and(|context| Membership::of(&context).lock().group.is_some())
 }
 
-/// Global rank of the calling replica, from 0; with or without a process group.
+/// Global rank of the calling replica, from 0: that of its default group, or without one that of its
+/// launch.
 ///
 /// # Errors
 /// [`Error::NoReplicaContext`] on a thread that belongs to no replica while a launch runs.
 pub fn get_rank() -> Result<usize> {
-    context::current("get_rank").map(|context| context.rank())
+    let context = context::current("get_rank")?;
+    let group = Membership::of(&context).lock().group.clone();
+    Ok(group.map_or(context.rank(), |group| group.rank()))
 }
 
-/// Number of replicas; with or without a process group.
+/// Number of replicas: those of the default group, or without one those of the launch.
 ///
 /// # Errors
 /// As [`get_rank`].
 pub fn get_world_size() -> Result<usize> {
-    context::current("get_world_size").map(|context| context.world_size())
+    let context = context::current("get_world_size")?;
+    let group = Membership::of(&context).lock().group.clone();
+    Ok(group.map_or(context.world_size(), |group| group.size()))
 }
 
 /// The calling replica's default group; `what` is the call that needs it.

@@ -36,6 +36,7 @@ mod ops;
 mod subgroup;
 #[allow(dead_code)] // nothing outside its tests uses it yet
 mod transport;
+mod world;
 
 pub use gang::OVERDUE_EXIT_CODE;
 pub use group::{

@@ -1,7 +1,6 @@
 //! Groups of some of the ranks.
 
 use crate::group::{Members, ProcessGroup, current};
-use crate::lobby::{Meeting, meet};
 use crate::ops::ReplicaGroups;
 use std::panic::Location;
 use std::sync::Arc;
@@ -110,12 +109,9 @@ fn checked(call: &'static str, world: &ProcessGroup, ranks: &[usize]) -> Result<
 /// A group with a gang of its own.
 fn make(call: &'static str, world: &ProcessGroup, ranks: Vec<usize>) -> Result<Arc<ProcessGroup>> {
     let context = context::current(call)?;
-    let meeting = Meeting {
-        generation: world.generation(),
-        child: world.next_child(),
-    };
-    let gang = meet(call, &context, meeting, &ranks)?;
-    let group = ProcessGroup::new(&context, world.generation(), ranks, gang);
+    let number = (world.generation(), world.next_child());
+    let gang = world.world().gang(call, &context, number, &ranks)?;
+    let group = ProcessGroup::new(&context, Arc::clone(world.world()), number, ranks, gang);
     Ok(Arc::new(group))
 }
 
@@ -158,8 +154,9 @@ fn partition(
         .map(positions)
         .collect::<Result<Vec<Vec<usize>>>>()?;
     let groups = ReplicaGroups::partition(&positions);
+    let child = world.next_child();
     Ok(parts
         .into_iter()
-        .map(|ranks| Arc::new(world.part(members, groups.clone(), ranks)))
+        .map(|ranks| Arc::new(world.part(members, groups.clone(), child, ranks)))
         .collect())
 }

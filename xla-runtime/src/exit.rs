@@ -142,6 +142,25 @@ pub(crate) fn renew() {
     }
 }
 
+/// What is still to be done when `main` has returned.
+static FAREWELLS: Mutex<Vec<fn()>> = Mutex::new(Vec::new());
+
+/// Has `farewell` called on the main thread when `main` has returned, or `process::exit` was called
+/// on that thread, after what runs on devices was waited for. A process that ends otherwise does not
+/// say farewell. Linux only.
+///
+/// The same function again does nothing. Thread-local variables of the main thread may be gone by
+/// then.
+pub fn when_main_ends(farewell: fn()) {
+    let mut all = FAREWELLS.lock().unwrap_or_else(PoisonError::into_inner);
+    if !all
+        .iter()
+        .any(|known| std::ptr::fn_addr_eq(*known, farewell))
+    {
+        all.push(farewell);
+    }
+}
+
 /// Waits when the main thread's local variables end, which is when the process does.
 struct MainThread(());
 
@@ -149,6 +168,12 @@ impl Drop for MainThread {
     fn drop(&mut self) {
         if on_main_thread() {
             wait_for_all();
+            let all =
+                std::mem::take(&mut *FAREWELLS.lock().unwrap_or_else(PoisonError::into_inner));
+            for farewell in all {
+                // The destructor of a thread's variable must not unwind.
+                let _ = catch_unwind(farewell);
+            }
         }
     }
 }

@@ -85,6 +85,7 @@ pub use device::{MemoryStats, RealDevice};
 pub use event::Event;
 pub use executable::{CompiledMemory, Executable, OptimizedProgram};
 pub use execute::Execution;
+pub use exit::when_main_ends;
 pub use kv::{Cluster, KeyValueStore, set_cluster};
 pub use named_value::AttributeValue;
 pub use options::{ClientOptions, CompileOptions, ExecuteOptions, OptionValue};

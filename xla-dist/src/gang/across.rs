@@ -10,6 +10,7 @@ use super::launched::{Launched, Program};
 use super::layout::Layout;
 use super::wire::{Message, News, Reason};
 use super::{Shared, WAITED_FOR, absent, named};
+use crate::transport::Transport;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use xla_core::{Error, Result};
@@ -28,8 +29,8 @@ pub(crate) struct Across {
     group: u64,
     layout: Arc<Layout>,
     control: Arc<dyn Control>,
-    /// Ends the group's connections, for this reason, so that whoever waits on them goes on.
-    disconnect: Box<dyn Fn(&str) + Send + Sync>,
+    /// The group's own, so that ending it does no harm to others.
+    transport: Arc<dyn Transport>,
     state: Mutex<State>,
 }
 
@@ -48,14 +49,14 @@ impl Across {
         group: u64,
         layout: Arc<Layout>,
         control: Arc<dyn Control>,
-        disconnect: impl Fn(&str) + Send + Sync + 'static,
+        transport: Arc<dyn Transport>,
     ) -> Self {
         let comparison = Comparison::new(layout.own(), layout.processes());
         Across {
             group,
             layout,
             control,
-            disconnect: Box::new(disconnect),
+            transport,
             state: Mutex::new(State {
                 comparison,
                 flying: Vec::new(),
@@ -88,7 +89,7 @@ impl Across {
         for launched in flying {
             launched.settle(Err(error.clone()));
         }
-        (self.disconnect)(&error.to_string());
+        self.transport.abort(&error.to_string());
         true
     }
 
@@ -195,8 +196,14 @@ impl Shared {
         if let Some(error) = &state.broken {
             return Err(error.clone());
         }
-        let layout = Arc::clone(&across.layout);
-        let launched = Launched::begin(launch_id, Arc::clone(self), layout, program, end);
+        let launched = Launched::begin(
+            launch_id,
+            Arc::clone(self),
+            Arc::clone(&across.layout),
+            Arc::clone(&across.transport),
+            program,
+            end,
+        );
         state.flying.push(Arc::clone(&launched));
         state.awaited = None;
         drop(state);
@@ -245,15 +252,31 @@ impl Shared {
         })
     }
 
-    /// Takes in what another process of the set tells.
+    /// Takes in what another process of the world tells.
     pub(crate) fn hear(&self, process: usize, news: News) {
         let Some(across) = &self.across else { return };
+        let Some(process) = across.layout.of_world(process) else {
+            return;
+        };
         match news {
             News::Announced(announcement) => {
                 let received = across.lock().comparison.receive(process, announcement);
                 match received {
                     Ok(()) => self.launch.notify(),
                     Err(why) => self.break_off(across.rejected(why)),
+                }
+            }
+            News::Formed(ranks) => {
+                if ranks != across.layout.ranks() {
+                    let rank = across.layout.ranks_in(process).next().unwrap_or(0);
+                    self.break_off(Error::ReplicaFailed {
+                        rank,
+                        message: format!(
+                            "it made a group of the ranks {ranks:?} where this process made one of \
+                             the ranks {:?}; make the same groups in the same order on every rank",
+                            across.layout.ranks()
+                        ),
+                    });
                 }
             }
             News::Broken(reason) => {

@@ -4,6 +4,7 @@
 
 use super::agree::tests::Fake;
 use super::*;
+use crate::transport::{Failure, Transport, Work};
 use crossbeam::channel::{Sender, unbounded};
 use std::sync::OnceLock;
 use std::thread;
@@ -28,11 +29,33 @@ impl Control for Wire {
     }
 }
 
+/// Connections that carry nothing: only their end is looked at.
+#[derive(Default)]
+struct Connections(OnceLock<String>);
+
+impl Transport for Connections {
+    fn index(&self) -> usize {
+        0
+    }
+
+    fn processes(&self) -> usize {
+        0
+    }
+
+    fn call<'env>(&self, _: Instant, _: &mut Work<'_, 'env>) -> Result<(), Failure> {
+        Err(Failure::Aborted("nothing is connected".into()))
+    }
+
+    fn abort(&self, reason: &str) {
+        let _ = self.0.set(reason.to_owned());
+    }
+}
+
 struct Process {
     launch: Arc<Launch>,
     gang: Arc<Shared>,
     wire: Arc<Wire>,
-    disconnected: Arc<OnceLock<String>>,
+    connections: Arc<Connections>,
 }
 
 /// So many processes of so many replicas each, all in one group.
@@ -49,11 +72,8 @@ fn world(processes: usize, replicas: usize, deadline: Duration) -> Vec<Process> 
         let launch = Launch::spanning(Mode::External, topology, deadline);
         let wire = Arc::new(Wire(senders.clone(), own));
         let layout = Layout::new(&ranks, |rank| rank / replicas, own).unwrap();
-        let disconnected = Arc::new(OnceLock::new());
-        let told = Arc::clone(&disconnected);
-        let across = Across::new(7, Arc::new(layout), wire.clone(), move |reason| {
-            let _ = told.set(reason.to_owned());
-        });
+        let connections = Arc::new(Connections::default());
+        let across = Across::new(7, Arc::new(layout), wire.clone(), connections.clone());
         let gang = Shared::spanning(
             Arc::clone(&launch),
             topology.local_ranks().collect(),
@@ -69,6 +89,7 @@ fn world(processes: usize, replicas: usize, deadline: Duration) -> Vec<Process> 
                 match message {
                     Message::Group { group: 7, news } => gang.hear(from, news),
                     Message::Group { .. } => {}
+                    Message::Hello(_) | Message::Departed { .. } => {}
                     Message::Ended { rank, failure } => {
                         launch.leave(rank, failure.map_or(Standing::Left, Standing::Failed))
                     }
@@ -79,7 +100,7 @@ fn world(processes: usize, replicas: usize, deadline: Duration) -> Vec<Process> 
             launch,
             gang,
             wire,
-            disconnected,
+            connections,
         });
     }
     all
@@ -160,7 +181,7 @@ fn programs_may_be_cut_differently_in_each_process() {
             Some(())
         });
         for process in &all {
-            assert_eq!(process.disconnected.get(), None);
+            assert_eq!(process.connections.0.get(), None);
         }
     }
 }
@@ -203,7 +224,7 @@ fn divergence_at_first_use_is_one_error_everywhere_and_nothing_is_started() {
         }
         assert!(
             all.iter()
-                .all(|process| process.disconnected.get().is_some())
+                .all(|process| process.connections.0.get().is_some())
         );
     }
 }

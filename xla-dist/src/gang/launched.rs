@@ -3,6 +3,7 @@
 
 use super::Shared;
 use super::layout::Layout;
+use crate::transport::{Failure, Transport};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,6 +23,7 @@ pub(crate) struct Launched {
     id: i32,
     gang: Arc<Shared>,
     layout: Arc<Layout>,
+    transport: Arc<dyn Transport>,
     /// Place in the group's sequence of the program's first collective.
     base: u64,
     collectives: Vec<Hash128>,
@@ -53,6 +55,7 @@ impl Launched {
         id: i32,
         gang: Arc<Shared>,
         layout: Arc<Layout>,
+        transport: Arc<dyn Transport>,
         program: Program,
         end: Instant,
     ) -> Arc<Launched> {
@@ -65,6 +68,7 @@ impl Launched {
             running: AtomicUsize::new(layout.local().len()),
             gang,
             layout,
+            transport,
             state: Mutex::new(None),
             settled: Condvar::new(),
         });
@@ -81,6 +85,11 @@ impl Launched {
     /// Which members of the group are in which process.
     pub(crate) fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// The way to the other processes of the layout.
+    pub(crate) fn transport(&self) -> &Arc<dyn Transport> {
+        &self.transport
     }
 
     /// The member of the group (its position) that a device of this process is.
@@ -171,12 +180,4 @@ impl Launched {
     pub(super) fn id(&self) -> i32 {
         self.id
     }
-}
-
-/// Why an exchange did not get what it needed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Failure {
-    Late { process: usize },
-    Lost { process: usize, reason: String },
-    Aborted(String),
 }

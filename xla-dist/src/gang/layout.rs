@@ -6,6 +6,8 @@
 pub(crate) struct Layout {
     /// One list a process of the set, each ascending and not empty.
     processes: Vec<Vec<u32>>,
+    /// Where each of them stands among all processes of the world.
+    in_world: Vec<usize>,
     /// Global ranks, in member order.
     ranks: Vec<usize>,
     /// Which process of the set this one is.
@@ -32,6 +34,7 @@ impl Layout {
                 .collect()
         };
         Some(Layout {
+            in_world: all.clone(),
             own: all.binary_search(&own).ok()?,
             processes: all.iter().map(members_of).collect(),
             ranks: ranks.to_vec(),
@@ -46,6 +49,11 @@ impl Layout {
     /// Which of them this one is.
     pub(crate) fn own(&self) -> usize {
         self.own
+    }
+
+    /// The process of the set that has this place among all processes of the world.
+    pub(crate) fn of_world(&self, process: usize) -> Option<usize> {
+        self.in_world.binary_search(&process).ok()
     }
 
     /// The members in a process of the set.
@@ -90,6 +98,7 @@ mod tests {
         assert_eq!(layout.local(), [2]);
         assert_eq!(layout.ranks_in(1).collect::<Vec<_>>(), [5]);
         assert_eq!(layout.process_of(5), Some(1));
+        assert_eq!((layout.of_world(2), layout.of_world(1)), (Some(1), None));
         assert_eq!(layout.process_of(4), None);
         assert_eq!(Layout::new(&[0, 1, 5], |rank| rank / 2, 1), None);
     }

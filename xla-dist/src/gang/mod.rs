@@ -8,22 +8,18 @@
 #[allow(dead_code)]
 mod across;
 mod agree;
+#[allow(dead_code)]
 mod compare;
 #[allow(dead_code)]
 mod launched;
-#[allow(dead_code)]
 mod layout;
-#[allow(dead_code)]
 mod wire;
 
-#[allow(unused_imports)]
 pub(crate) use across::{Across, Control};
 #[allow(unused_imports)]
 pub(crate) use launched::Launched;
-#[allow(unused_imports)]
 pub(crate) use layout::Layout;
-#[allow(unused_imports)]
-pub(crate) use wire::{Message, News};
+pub(crate) use wire::{Hello, Message, News};
 
 use agree::{Agreement, agree};
 use std::fmt::{self, Write};
@@ -208,7 +204,6 @@ impl Shared {
 
     /// The gang of a group with members in other processes: `devices` are the ordinals of those in
     /// this one.
-    #[allow(dead_code)]
     pub(crate) fn spanning(
         launch: Arc<Launch>,
         ranks: Vec<usize>,

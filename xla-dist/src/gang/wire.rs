@@ -14,6 +14,13 @@ pub(crate) enum Message {
         group: u64,
         news: News,
     },
+    /// The first of every process.
+    Hello(Hello),
+    /// A replica has destroyed its default group.
+    Departed {
+        /// Its global rank.
+        rank: usize,
+    },
     /// A replica has ended.
     Ended {
         /// Its global rank.
@@ -23,9 +30,22 @@ pub(crate) enum Message {
     },
 }
 
+/// What a process says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    /// Tells its machine from others.
+    pub(crate) machine: String,
+    /// Replicas that it drives.
+    pub(crate) replicas: usize,
+    /// Version of this library. What processes tell each other differs between versions.
+    pub(crate) version: String,
+}
+
 /// What a process tells the others of one group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum News {
+    /// It has made the group, of these global ranks.
+    Formed(Vec<usize>),
     /// It is about to start a program.
     Announced(Announcement),
     /// It cannot go on, for this reason.

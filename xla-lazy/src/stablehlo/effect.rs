@@ -38,6 +38,12 @@ impl Func {
         }
     }
 
+    /// Whether the function's program is run by a gang across processes. It is compiled for one
+    /// device, so a collective in it is an effect, also one whose groups are each in one process.
+    pub fn has_effects(&self) -> bool {
+        self.effects.is_some()
+    }
+
     /// What the next effect comes after, in a program that has effects.
     pub(crate) fn order(&self) -> Option<Value> {
         self.effects.map(|effects| effects.order)

@@ -323,7 +323,11 @@ fn prepare(
     }
     drain(trace, STEPS_IN_FLIGHT - 1)?;
     let placement = match gang {
-        Some(gang) if gang.devices().len() > 1 => Placement::Replicas(gang.devices().to_vec()),
+        // XLA orders the programs of several replicas over all devices. Those of two gangs that wait
+        // for other processes would then wait for each other.
+        Some(gang) if gang.devices().len() > 1 && !extent.ordered => {
+            Placement::Replicas(gang.devices().to_vec())
+        }
         _ => Placement::Portable,
     };
     let program = cache::program(recording, extent, placement)?;
