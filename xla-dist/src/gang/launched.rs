@@ -3,12 +3,13 @@
 
 use super::Shared;
 use super::layout::Layout;
+use crate::exchange::Meetings;
 use crate::transport::{Failure, Transport};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use xla_core::Result;
+use xla_core::{Error, Result};
 use xla_lazy::{Hash128, Outcome};
 
 /// How long a handler whose connection failed waits to be told why: longer than it takes to notice
@@ -31,6 +32,7 @@ pub(crate) struct Launched {
     end: Instant,
     /// Members of this process whose execution is not over.
     running: AtomicUsize,
+    meetings: Meetings,
     state: Mutex<Option<Result<()>>>,
     settled: Condvar,
 }
@@ -66,6 +68,7 @@ impl Launched {
             list: program.list,
             end,
             running: AtomicUsize::new(layout.local().len()),
+            meetings: Meetings::default(),
             gang,
             layout,
             transport,
@@ -90,6 +93,11 @@ impl Launched {
     /// The way to the other processes of the layout.
     pub(crate) fn transport(&self) -> &Arc<dyn Transport> {
         &self.transport
+    }
+
+    /// Where the handlers of this process's members meet.
+    pub(crate) fn meetings(&self) -> &Meetings {
+        &self.meetings
     }
 
     /// The member of the group (its position) that a device of this process is.
@@ -136,8 +144,15 @@ impl Launched {
         let unknown = |state: &mut Option<Result<()>>| state.is_none();
         let waited = self.settled.wait_timeout_while(state, NOTICE, unknown);
         drop(waited);
-        if let Failure::Lost { process, reason } = failure {
-            self.gang.lost(*process, reason);
+        match failure {
+            Failure::Lost { process, reason } => self.gang.lost(*process, reason),
+            Failure::Aborted(reason) if self.poll().is_none() => {
+                self.gang.break_off(Error::Internal {
+                    what: "a collective across processes",
+                    expected: format!("all it needs, not: {reason}"),
+                });
+            }
+            _ => {}
         }
     }
 
@@ -155,6 +170,7 @@ impl Launched {
     pub(super) fn settle(&self, outcome: Result<()>) {
         self.lock().get_or_insert(outcome);
         self.settled.notify_all();
+        self.meetings.call_off();
         with_all(|all| all.remove(&self.id.into()));
     }
 

@@ -27,6 +27,11 @@ impl ReplicaGroups {
         self.0.first().map_or(0, Vec::len)
     }
 
+    /// The members, group after group.
+    pub(crate) fn members(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0.iter().flatten().copied()
+    }
+
     /// The `replica_groups` attribute.
     pub(crate) fn attribute(&self) -> String {
         format!(

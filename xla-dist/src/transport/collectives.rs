@@ -34,7 +34,8 @@ pub(crate) struct Party<'a> {
 }
 
 impl Party<'_> {
-    fn others(&self) -> impl Iterator<Item = usize> + Clone {
+    /// The other processes.
+    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + Clone {
         // From the next one on, so that not all begin with the same.
         let own = self.transport.index();
         let start = self.processes.partition_point(|process| *process <= own);

@@ -14,7 +14,7 @@ mod gloo;
 mod peers;
 pub(crate) mod reduce;
 #[cfg(all(test, feature = "gloo"))]
-mod tests;
+pub(crate) mod tests;
 
 use std::fmt;
 use std::sync::Arc;

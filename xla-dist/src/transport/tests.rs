@@ -18,7 +18,10 @@ fn soon() -> Instant {
 }
 
 /// Runs `member` once for each of `count` processes, here threads, and returns what they return.
-fn among<R: Send>(count: usize, member: impl Fn(Arc<dyn Transport>) -> R + Sync) -> Vec<R> {
+pub(crate) fn among<R: Send>(
+    count: usize,
+    member: impl Fn(Arc<dyn Transport>) -> R + Sync,
+) -> Vec<R> {
     let server = Server::bind(&ServerOptions::default()).unwrap();
     let address = server.address().to_string();
     std::thread::scope(|scope| {

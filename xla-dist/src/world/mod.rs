@@ -7,6 +7,7 @@
 mod beyond;
 mod meeting;
 
+use crate::exchange;
 use crate::gang::{Across, Layout, Shared, ThreadGang};
 use crate::lobby::{Guest, Lobbies};
 use beyond::Beyond;
@@ -182,6 +183,7 @@ impl World {
         match (&self.beyond, layout) {
             (Some(beyond), Some(layout)) if layout.processes() > 1 => {
                 let layout = Arc::new(layout);
+                exchange::register()?;
                 let transport = beyond.connect(call, self, child, &layout)?;
                 let across = Across::new(child, layout, self.clone(), transport);
                 let gang = Shared::spanning(launch, local, devices, across);
