@@ -10,29 +10,24 @@ use crate::{layering, note, workspace};
 /// Lints and documentation compile every dependency the first time.
 const DEADLINE: Duration = Duration::from_secs(20 * 60);
 
-/// Runs every check, also after one has failed, and returns the names of those that failed.
+/// Runs every check on what is built with Gloo or without, also after one has failed, and returns the names of those that failed.
 ///
 /// # Errors
 /// If a check could not be carried out at all.
-pub(crate) fn run() -> Result<Vec<&'static str>> {
+pub(crate) fn run(gloo: bool) -> Result<Vec<&'static str>> {
     for component in ["fmt", "clippy"] {
         ensure_component(component)?;
     }
     let mut clippy = workspace::cargo();
-    clippy.args([
-        "clippy",
-        "--quiet",
-        "--workspace",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
-    ]);
+    clippy.args(["clippy", "--quiet", "--all-targets"]);
+    clippy.args(workspace::selection(&[], gloo));
+    clippy.args(["--", "-D", "warnings"]);
     let mut fmt = workspace::cargo();
     // The files to format, not every difference.
     fmt.args(["fmt", "--all", "--check", "--", "-l"]);
     let mut doc = workspace::cargo();
-    doc.args(["doc", "--quiet", "--workspace", "--no-deps"]);
+    doc.args(["doc", "--quiet", "--no-deps"]);
+    doc.args(workspace::selection(&[], gloo));
     doc.env("RUSTDOCFLAGS", "-D warnings");
 
     let mut failed = Vec::new();

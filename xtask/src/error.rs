@@ -48,6 +48,15 @@ pub(crate) enum Error {
         command: String,
         hint: String,
     },
+    /// The system's package manager has nothing that could be installed.
+    #[error(
+        "missing: {}\n{manager} has no package of it; install it from its source",
+        list(missing)
+    )]
+    NoPackage {
+        missing: Vec<String>,
+        manager: &'static str,
+    },
     /// The package manager ran, and something is still missing.
     #[error(
         "`{command}` succeeded, but this is still missing:{}\n{hint}",
@@ -69,6 +78,9 @@ pub(crate) enum Error {
     /// No folder for the cache can be derived from the environment.
     #[error("neither XDG_CACHE_HOME nor HOME is an absolute path; set one of them")]
     NoCacheFolder,
+    /// Another run has been installing into the same folder for too long.
+    #[error("another run has been installing {} for {} s; end it, or wait for it, and try again", folder.display(), after.as_secs())]
+    Busy { folder: PathBuf, after: Duration },
     /// A download or an unpacked file is not the one that was expected.
     #[error("{what} has SHA-256 {got}, expected {expected}; nothing was installed")]
     Digest {

@@ -36,10 +36,11 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Make sure of libclang, protoc and the XLA CPU plugin
+    /// Make sure of libclang, protoc, Gloo and the XLA CPU plugin
     ///
-    /// Installs libclang with its headers and protoc with the system's package manager where that
-    /// is allowed, and otherwise prints the command to run. The plugin is downloaded once with pip,
+    /// Installs libclang with its headers, protoc and Gloo with the system's package manager where
+    /// that is allowed, and otherwise prints the command to run. Without Gloo everything works but
+    /// process groups that span processes on the CPU. The plugin is downloaded once with pip,
     /// checked against its SHA-256 and kept in the user's cache folder; with PJRT_LIBRARY_PATH set,
     /// that plugin is used and nothing is downloaded.
     Setup(SetupArgs),
@@ -47,8 +48,9 @@ enum Task {
     Check,
     /// Set up, check, then run every test and doctest, each test in a process of its own
     ///
-    /// The last line is `N passed, N failed`; a failed check counts as a failure, and so does an
-    /// ignored test.
+    /// Before the tests that run torchrun and evcxr, these are installed into the user's cache
+    /// folder. The last line is `N passed, N failed`; a failed check counts as a failure, and so
+    /// does an ignored test.
     Test(test::Options),
     /// Set up, then train the digits example in release mode
     ///
@@ -82,6 +84,12 @@ struct SetupArgs {
     /// Hash the installed plugin again even when it looks unchanged
     #[arg(long)]
     verify: bool,
+    /// Install PyTorch's torchrun too, for its test (about 2 GB to download, 4 GB on disk)
+    #[arg(long)]
+    torchrun: bool,
+    /// Install evcxr too, for the notebook's test (compiled from source)
+    #[arg(long)]
+    evcxr: bool,
 }
 
 fn main() -> ExitCode {
@@ -102,11 +110,19 @@ fn run(task: Task) -> Result<ExitCode> {
     match task {
         Task::Setup(arguments) => {
             setup::run(arguments.plugin, arguments.verify)?;
+            setup::gloo();
+            let tools = [
+                (arguments.torchrun, setup::Tool::Torchrun),
+                (arguments.evcxr, setup::Tool::Evcxr),
+            ];
+            for (_, tool) in tools.iter().filter(|(wanted, _)| *wanted) {
+                tool.ensure()?;
+            }
             Ok(ExitCode::SUCCESS)
         }
         Task::Check => {
             setup::prerequisites()?;
-            let failed = check::run()?;
+            let failed = check::run(setup::gloo())?;
             Ok(exit_code(failed.is_empty()))
         }
         Task::Test(options) => {

@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode, ExitStatus};
 use clap::Args;
 
 use crate::error::Result;
-use crate::{process, workspace};
+use crate::{process, setup, workspace};
 
 /// How many CPU devices the demo trains on unless `CPU_NUM_DEVICES` is set.
 const DEMO_DEVICES: &str = "4";
@@ -30,8 +30,9 @@ pub(crate) struct Bench {
 /// Trains the digits example, passing `arguments` on to it.
 pub(crate) fn demo(arguments: &[String]) -> Result<ExitCode> {
     let mut command = workspace::cargo();
-    command.args(["run", "--release", "-p", "xla", "--example", "digits", "--"]);
-    command.args(arguments);
+    command.args(["run", "--release", "--example", "digits"]);
+    command.args(workspace::selection(&["xla".to_owned()], setup::gloo()));
+    command.arg("--").args(arguments);
     if std::env::var_os("CPU_NUM_DEVICES").is_none() {
         command.env("CPU_NUM_DEVICES", DEMO_DEVICES);
     }

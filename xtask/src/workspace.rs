@@ -41,3 +41,44 @@ fn describes_this_package(name: &str) -> bool {
             "CARGO_MANIFEST_DIR" | "CARGO_MANIFEST_PATH" | "CARGO_PRIMARY_PACKAGE" | "OUT_DIR"
         )
 }
+
+/// The packages with a feature `gloo`, which the ones above pass on.
+const WITH_GLOO: [&str; 3] = ["tests", "xla", "xla-dist"];
+
+/// The cargo arguments that select `packages`, or the workspace if there are none, built with Gloo
+/// or without.
+pub(crate) fn selection(packages: &[String], gloo: bool) -> Vec<String> {
+    let mut arguments = Vec::new();
+    if packages.is_empty() {
+        arguments.push("--workspace".to_owned());
+    }
+    for name in packages {
+        arguments.extend(["--package".to_owned(), name.clone()]);
+    }
+    let selected = |name: &&str| packages.is_empty() || packages.iter().any(|other| other == name);
+    for name in WITH_GLOO.iter().filter(|name| gloo && selected(name)) {
+        arguments.extend(["--features".to_owned(), format!("{name}/gloo")]);
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_are_selected_by_name_or_all() {
+        assert_eq!(selection(&[], false), ["--workspace"]);
+        let names = ["xla-core".to_owned(), "xla".to_owned()];
+        let selected = ["--package", "xla-core", "--package", "xla"];
+        assert_eq!(selection(&names, false), selected);
+    }
+
+    #[test]
+    fn gloo_is_a_feature_of_the_selected_packages_that_have_it() {
+        let names = ["xla-core".to_owned(), "xla".to_owned()];
+        let selected = selection(&names, true);
+        assert_eq!(selected[4..], ["--features", "xla/gloo"]);
+        assert_eq!(selection(&[], true).len(), 1 + 2 * WITH_GLOO.len());
+    }
+}

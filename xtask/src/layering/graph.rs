@@ -16,9 +16,10 @@ const DERIVE: &str = "xla-derive";
 const NN: &str = "xla-nn";
 const LAUNCH: &str = "xla-launch";
 const FACADE: &str = "xla";
+const NOTEBOOK: &str = "xla-notebook";
 
 /// Each crate and the crates it may depend on.
-const FLOORS: [(&str, &[&str]); 11] = [
+const FLOORS: [(&str, &[&str]); 12] = [
     (CORE, &[]),
     (STORE, &[CORE]),
     (RUNTIME, &[CORE]),
@@ -28,6 +29,7 @@ const FLOORS: [(&str, &[&str]); 11] = [
     (NN, &[CORE, RUNTIME, LAZY, DIST, DERIVE]),
     (LAUNCH, &[CORE, STORE, RUNTIME]),
     (FACADE, &[CORE, STORE, RUNTIME, LAZY, DIST, NN, LAUNCH]),
+    (NOTEBOOK, &[FACADE]),
     (
         "tests",
         &[CORE, STORE, RUNTIME, LAZY, DIST, NN, LAUNCH, FACADE],
@@ -84,7 +86,7 @@ impl Metadata {
             target
                 .kind
                 .iter()
-                .any(|kind| kind == "lib" || kind == "bin")
+                .any(|kind| matches!(kind.as_str(), "lib" | "dylib" | "bin"))
         };
         targets
             .filter(shipped)

@@ -3,17 +3,20 @@
 //! Each is looked for by using it the way the build will, so that a library without its headers
 //! or a compiler without its standard files counts as missing.
 
+mod cache;
 mod install;
 mod packages;
 mod plugin;
 mod probe;
 mod stamp;
+mod tools;
 
 use std::env;
 use std::path::PathBuf;
 
 pub(crate) use plugin::PluginId;
 pub(crate) use probe::libclang as probe_libclang;
+pub(crate) use tools::Tool;
 
 use crate::error::{Error, Result};
 use crate::note;
@@ -54,4 +57,19 @@ pub(crate) fn run(plugin: Option<PluginId>, verify: bool) -> Result<()> {
 /// As [`run`].
 pub(crate) fn prerequisites() -> Result<()> {
     packages::ensure(&[Need::Libclang, Need::Protoc])
+}
+
+/// Makes sure of Gloo, which collectives between processes on the CPU need, and says whether it is
+/// there. Nothing else needs it, so its absence is no error.
+pub(crate) fn gloo() -> bool {
+    match packages::ensure(&[Need::Gloo]) {
+        Ok(()) => true,
+        Err(error) => {
+            note(format_args!(
+                "building without the feature `gloo`: process groups that span processes are \
+                 errors on the CPU: {error}"
+            ));
+            false
+        }
+    }
 }

@@ -20,6 +20,10 @@ pub(super) enum Need {
     Protoc,
     /// pip, to download the plugin.
     Pip,
+    /// pip for Python environments of their own.
+    Venv,
+    /// Gloo's library and headers.
+    Gloo,
 }
 
 impl Need {
@@ -28,6 +32,8 @@ impl Need {
             Need::Libclang => "libclang with its headers",
             Need::Protoc => "protoc with the standard .proto files",
             Need::Pip => "python3 with pip",
+            Need::Venv => "python3 with venv",
+            Need::Gloo => "Gloo with its headers",
         }
     }
 
@@ -36,6 +42,8 @@ impl Need {
             Need::Libclang => probe::libclang_apart(),
             Need::Protoc => probe::protoc(),
             Need::Pip => probe::pip(),
+            Need::Venv => probe::venv(),
+            Need::Gloo => probe::gloo(),
         }
     }
 }
@@ -49,6 +57,9 @@ struct Manager {
     libclang: &'static [&'static str],
     protoc: &'static [&'static str],
     pip: &'static [&'static str],
+    venv: &'static [&'static str],
+    /// Empty where there is no package.
+    gloo: &'static [&'static str],
 }
 
 /// In the order in which they are looked for.
@@ -63,6 +74,8 @@ const MANAGERS: [Manager; 5] = [
         libclang: &["libclang-dev"],
         protoc: &["protobuf-compiler", "libprotobuf-dev"],
         pip: &["python3-pip"],
+        venv: &["python3-venv"],
+        gloo: &["libgloo-dev", "g++"],
     },
     Manager {
         program: "dnf",
@@ -71,6 +84,8 @@ const MANAGERS: [Manager; 5] = [
         libclang: &["clang-devel"],
         protoc: &["protobuf-compiler", "protobuf-devel"],
         pip: &["python3-pip"],
+        venv: &["python3"],
+        gloo: &["gloo-devel", "gcc-c++"],
     },
     Manager {
         program: "pacman",
@@ -79,6 +94,8 @@ const MANAGERS: [Manager; 5] = [
         libclang: &["clang"],
         protoc: &["protobuf"],
         pip: &["python-pip"],
+        venv: &["python"],
+        gloo: &[],
     },
     Manager {
         program: "apk",
@@ -87,6 +104,8 @@ const MANAGERS: [Manager; 5] = [
         libclang: &["clang-dev", "clang-libclang"],
         protoc: &["protoc", "protobuf-dev"],
         pip: &["py3-pip"],
+        venv: &["python3"],
+        gloo: &[],
     },
     Manager {
         program: "brew",
@@ -95,6 +114,8 @@ const MANAGERS: [Manager; 5] = [
         libclang: &["llvm"],
         protoc: &["protobuf"],
         pip: &["python"],
+        venv: &["python"],
+        gloo: &[],
     },
 ];
 
@@ -104,6 +125,8 @@ impl Manager {
             Need::Libclang => self.libclang,
             Need::Protoc => self.protoc,
             Need::Pip => self.pip,
+            Need::Venv => self.venv,
+            Need::Gloo => self.gloo,
         };
         needs.iter().flat_map(of).copied().collect()
     }
@@ -156,6 +179,12 @@ pub(super) fn ensure(needs: &[Need]) -> Result<()> {
                 .to_owned(),
         });
     };
+    if manager.packages(&list).is_empty() {
+        return Err(Error::NoPackage {
+            missing: described(&missing),
+            manager: manager.program,
+        });
+    }
     let command = manager.command(&list, root);
     let rights = if manager.program == "apt-get" {
         rights(root)

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
+use super::cache;
 use super::install::Target;
 use crate::error::{Error, Result};
 use crate::process;
@@ -89,9 +90,7 @@ const PLUGINS: [Plugin; 3] = [
 /// # Errors
 /// [`Error::NoPlugin`] if it was never built for this machine, [`Error::NoCacheFolder`].
 pub(super) fn target(wanted: Option<PluginId>) -> Result<Target> {
-    let plugins = cache_folder(|name| env::var_os(name).map(PathBuf::from))?
-        .join("xla-rs")
-        .join("plugins");
+    let plugins = cache::folder()?.join("plugins");
     target_for(env::consts::OS, env::consts::ARCH, wanted, &plugins)
 }
 
@@ -128,15 +127,6 @@ fn target_for(os: &str, arch: &str, wanted: Option<PluginId>, plugins: &Path) ->
         wheel_sha256: build.wheel_sha256.to_owned(),
         library_sha256: build.library_sha256.to_owned(),
     })
-}
-
-/// `$XDG_CACHE_HOME`, else `$HOME/.cache`. A relative path counts as unset, as the XDG base
-/// directory specification says.
-fn cache_folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Result<PathBuf> {
-    let absolute = |name| variable(name).filter(|path: &PathBuf| path.is_absolute());
-    absolute("XDG_CACHE_HOME")
-        .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
-        .ok_or(Error::NoCacheFolder)
 }
 
 /// Downloads the wheel into `folder` with pip; `again` passes by pip's own cache, which may be
@@ -217,22 +207,5 @@ mod tests {
         digests.sort_unstable();
         digests.dedup();
         assert_eq!(digests.len(), 8);
-    }
-
-    #[test]
-    fn the_cache_folder_follows_the_xdg_specification() {
-        let given = |xdg: Option<&str>, home: Option<&str>| {
-            cache_folder(|name| match name {
-                "XDG_CACHE_HOME" => xdg.map(PathBuf::from),
-                _ => home.map(PathBuf::from),
-            })
-        };
-        assert_eq!(given(Some("/c"), Some("/h")).unwrap(), Path::new("/c"));
-        assert_eq!(
-            given(Some("c"), Some("/h")).unwrap(),
-            Path::new("/h/.cache")
-        );
-        assert_eq!(given(Some(""), Some("/h")).unwrap(), Path::new("/h/.cache"));
-        assert!(matches!(given(None, None), Err(Error::NoCacheFolder)));
     }
 }

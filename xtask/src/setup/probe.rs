@@ -27,6 +27,10 @@ const PROTO: &str = "syntax = \"proto3\";\n\
                      import \"google/protobuf/wrappers.proto\";\n\
                      message Probe { google.protobuf.Any any = 1; }\n";
 
+/// Needs Gloo's headers to compile and its library to link.
+const GLOO_PROGRAM: &str = "#include <gloo/config.h>\n#include <gloo/context.h>\n\
+                            int main() { return gloo::Context(0, 1).size - 1; }\n";
+
 /// The probe of libclang in a process of its own.
 pub(super) fn libclang_apart() -> Result<String, String> {
     let program = env::current_exe().map_err(|error| error.to_string())?;
@@ -95,6 +99,22 @@ pub(super) fn protoc() -> Result<String, String> {
 /// Asks pip for its version.
 pub(super) fn pip() -> Result<String, String> {
     output_of(Command::new("python3").args(["-m", "pip", "--version"]))
+}
+
+/// Looks for what an environment of its own is made with; Debian packages it apart.
+pub(super) fn venv() -> Result<String, String> {
+    output_of(Command::new("python3").args(["-c", "import ensurepip, venv"]))
+}
+
+/// Compiles and links a program that uses Gloo, with the compiler that the build uses.
+pub(super) fn gloo() -> Result<String, String> {
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let file = folder.path().join("probe.cc");
+    std::fs::write(&file, GLOO_PROGRAM).map_err(|error| error.to_string())?;
+    let compiler = env::var_os("CXX").unwrap_or_else(|| "c++".into());
+    let mut command = Command::new(compiler);
+    command.arg("-std=c++17").arg(file).arg("-lgloo");
+    output_of(command.arg("-o").arg(folder.path().join("probe")))
 }
 
 /// Whether a program of this name is on the PATH.

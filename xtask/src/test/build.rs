@@ -56,28 +56,33 @@ struct Profile {
     test: bool,
 }
 
-/// Builds the tests of `packages`, or of the workspace if there are none.
+impl Build {
+    /// Sets a variable for the tests of a program.
+    pub(super) fn tell(&mut self, program: &str, variable: &str, value: &Path) {
+        let value = value.to_string_lossy().into_owned();
+        for program in self
+            .programs
+            .iter_mut()
+            .filter(|other| other.name == program)
+        {
+            program
+                .environment
+                .push((variable.to_owned(), value.clone()));
+        }
+    }
+}
+
+/// Builds the tests of `packages`, or of the workspace if there are none, with Gloo or without.
 ///
 /// # Errors
 /// [`Error::Failed`] if something does not compile; cargo has printed why.
-pub(super) fn build(packages: &[String]) -> Result<Build> {
+pub(super) fn build(packages: &[String], gloo: bool) -> Result<Build> {
     note("building the tests");
     let mut command = workspace::cargo();
     command.args(["test", "--no-run", "--quiet"]);
     command.arg("--message-format=json-render-diagnostics");
-    command.args(selection(packages));
+    command.args(workspace::selection(packages, gloo));
     parse(&process::stdout_of(&mut command, DEADLINE)?)
-}
-
-/// The cargo arguments that select packages.
-pub(super) fn selection(packages: &[String]) -> Vec<&str> {
-    if packages.is_empty() {
-        return vec!["--workspace"];
-    }
-    packages
-        .iter()
-        .flat_map(|name| ["--package", name])
-        .collect()
 }
 
 fn parse(messages: &str) -> Result<Build> {
@@ -222,12 +227,5 @@ mod tests {
             parse("{\"reason\": 3}"),
             Err(Error::Output { .. })
         ));
-    }
-
-    #[test]
-    fn packages_are_selected_by_name_or_all() {
-        assert_eq!(selection(&[]), ["--workspace"]);
-        let names = ["a".to_owned(), "b".to_owned()];
-        assert_eq!(selection(&names), ["--package", "a", "--package", "b"]);
     }
 }

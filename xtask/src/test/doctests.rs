@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Options, Summary, build};
+use super::{Options, Summary};
 use crate::error::Result;
 use crate::process::{self, End};
 use crate::{note, workspace};
@@ -15,11 +15,11 @@ const KEPT: u64 = 16 << 20;
 ///
 /// # Errors
 /// If cargo cannot be started.
-pub(super) fn run(options: &Options) -> Result<Summary> {
+pub(super) fn run(options: &Options, gloo: bool) -> Result<Summary> {
     note("running the doctests");
     let mut command = workspace::cargo();
     command.args(["test", "--doc", "--no-fail-fast"]);
-    command.args(build::selection(&options.package));
+    command.args(workspace::selection(&options.package, gloo));
     if let Some(text) = &options.filter {
         command.args(["--", text]);
     }

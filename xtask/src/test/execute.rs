@@ -26,6 +26,13 @@ pub(super) struct Test<'a> {
     ignored: bool,
 }
 
+impl Test<'_> {
+    /// Whether it belongs to the program of this name.
+    pub(super) fn is_of(&self, program: &str) -> bool {
+        self.program.name == program
+    }
+}
+
 /// Every test of every program whose name contains `filter`.
 ///
 /// # Errors

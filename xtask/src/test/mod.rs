@@ -14,7 +14,14 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use crate::error::Result;
-use crate::{check, note};
+use crate::setup::Tool;
+use crate::{check, note, setup};
+
+/// Test programs that run a program of others, which is installed when one of their tests is to run.
+const NEEDED: [(&str, Tool); 2] = [
+    ("xla modes_torchrun", Tool::Torchrun),
+    ("xla modes_notebook", Tool::Evcxr),
+];
 
 /// Which tests to run, and how.
 #[derive(Args)]
@@ -69,19 +76,30 @@ impl fmt::Display for Summary {
 /// If the tests cannot be built or found. Tests and checks that fail are in the summary.
 pub(crate) fn run(options: &Options) -> Result<Summary> {
     let started = Instant::now();
+    let gloo = setup::gloo();
     let mut summary = Summary::default();
     if !options.no_check {
-        for name in check::run()? {
+        for name in check::run(gloo)? {
             println!("FAILED check {name}");
             summary.failed += 1;
         }
     }
-    let build = build::build(&options.package)?;
+    let mut build = build::build(&options.package, gloo)?;
+    let filter = options.filter.as_deref();
+    for (program, tool) in NEEDED {
+        if execute::list(&build, filter)?
+            .iter()
+            .any(|test| test.is_of(program))
+        {
+            let path = tool.ensure()?;
+            build.tell(program, tool.variable(), &path);
+        }
+    }
     let deadline = Duration::from_secs(options.deadline);
-    let tests = execute::list(&build, options.filter.as_deref())?;
+    let tests = execute::list(&build, filter)?;
     summary += execute::all(&tests, jobs(options), deadline);
     if build.has_library {
-        summary += doctests::run(options)?;
+        summary += doctests::run(options, gloo)?;
     }
     note(format_args!(
         "tests took {:.0} s in all",
