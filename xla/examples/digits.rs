@@ -3,13 +3,17 @@
 //! ```text
 //! CPU_NUM_DEVICES=4 cargo run --release --example digits
 //! XLA_LAUNCH_MODE=debug cargo run --release --example digits -- --epochs 3
+//! XLA_LAUNCH_PROCESSES=2 cargo run --release --features gloo --example digits
+//! torchrun --no-python --nproc-per-node 2 target/release/examples/digits
 //! ```
 //!
-//! Each replica takes an equal part of every batch, so the number of devices changes neither the
-//! batches nor the model that comes out, beyond rounding.
+//! Each replica takes an equal part of every batch, so neither the number of devices nor how they
+//! are divided among processes changes the batches, or the model that comes out beyond rounding.
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -26,6 +30,9 @@ struct Args {
     /// Passes over the training images.
     #[arg(long, default_value_t = 10)]
     epochs: u64,
+    /// Train on so many images an epoch, others in each; all of them unless given.
+    #[arg(long)]
+    train_limit: Option<usize>,
     /// Images a step, over all devices.
     #[arg(long, default_value_t = 64)]
     batch: usize,
@@ -40,10 +47,10 @@ struct Args {
     data: PathBuf,
 }
 
-/// Programs that training may compile: one to initialise, a first step, which has no momentum yet,
+/// Programs that a process may compile in training: one to initialise, a first step, which has no momentum yet,
 /// and the step that all others repeat.
 const TRAINING_COMPILES: u64 = 3;
-/// Programs that evaluation may compile: one for its batches, one to add up the ranks' counts.
+/// Programs that a process may compile in evaluation: one for its batches, one to add up the ranks' counts.
 const EVALUATION_COMPILES: u64 = 2;
 /// Test images a step on one device.
 const TEST_BATCH: usize = 500;
@@ -51,7 +58,12 @@ const TEST_BATCH: usize = 500;
 const REFRESH: u64 = 10;
 
 /// What one replica found.
+#[derive(Serialize, Deserialize)]
 struct Report {
+    rank: usize,
+    world_size: usize,
+    /// The process that it ran in.
+    process: u32,
     accuracy: f64,
     images_per_second: f64,
     /// Compiled in training, of these after its second step, and in evaluation. A program that
@@ -61,7 +73,7 @@ struct Report {
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-fn main() -> ExitCode {
+pub(crate) fn main() -> ExitCode {
     match run(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -72,19 +84,33 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Outcome<()> {
-    let reports = xla::Launcher::new().run(|rank| replica(rank, args))?;
-    let [training, late, evaluation] =
-        [0, 1, 2].map(|i| reports.iter().map(|r| r.compiles[i]).sum::<u64>());
-    println!("devices               {}", reports.len());
-    println!("images per second     {:.0}", reports[0].images_per_second);
-    println!("test accuracy         {:.2} %", 100.0 * reports[0].accuracy);
-    println!("compiles, training    {training} (at most {TRAINING_COMPILES})");
-    println!("  after its 2nd step  {late} (must be 0)");
-    println!("compiles, evaluation  {evaluation} (at most {EVALUATION_COMPILES})");
+    let reports = xla::Launcher::new().run_serialized(|rank| replica(rank, args))?;
+    let [training, late, evaluation] = most_compiles(&reports);
+    // Where another launcher has started the processes, each has its own replicas' reports.
+    if let Some(first) = reports.iter().find(|report| report.rank == 0) {
+        println!("devices               {}", first.world_size);
+        println!("images per second     {:.0}", first.images_per_second);
+        println!("test accuracy         {:.2} %", 100.0 * first.accuracy);
+        println!("compiles, training    {training} (at most {TRAINING_COMPILES})");
+        println!("  after its 2nd step  {late} (must be 0)");
+        println!("compiles, evaluation  {evaluation} (at most {EVALUATION_COMPILES})");
+    }
     if training > TRAINING_COMPILES || late > 0 || evaluation > EVALUATION_COMPILES {
         return Err("more programs were compiled than the loop asks for".into());
     }
     Ok(())
+}
+
+/// The most that any process has compiled.
+fn most_compiles(reports: &[Report]) -> [u64; 3] {
+    let mut processes: BTreeMap<u32, [u64; 3]> = BTreeMap::new();
+    for report in reports {
+        let sums = processes.entry(report.process).or_default();
+        for (sum, compiles) in sums.iter_mut().zip(report.compiles) {
+            *sum += compiles;
+        }
+    }
+    [0, 1, 2].map(|i| processes.values().map(|sums| sums[i]).max().unwrap_or(0))
 }
 
 fn replica(rank: usize, args: &Args) -> Outcome<Report> {
@@ -106,6 +132,9 @@ fn replica(rank: usize, args: &Args) -> Outcome<Report> {
     let accuracy = test(rank, args, &model)?;
     let compiles = [in_training, late, evaluation.compiles()];
     Ok(Report {
+        rank,
+        world_size: dist::get_world_size()?,
+        process: std::process::id(),
         accuracy,
         images_per_second,
         compiles,
@@ -130,8 +159,11 @@ fn train(rank: usize, args: &Args, model: &impl Forward, scope: &Scope) -> Outco
         .drop_last(true);
     let mut optimizer = optim::Sgd::new(model.parameters(), args.lr).momentum(0.9);
 
+    let steps = args
+        .train_limit
+        .map_or(loader.len(), |images| loader.len().min(images / args.batch));
     let bar = match rank {
-        0 => progress(args.epochs * (loader.len() * args.batch) as u64)?,
+        0 => progress(args.epochs * (steps * args.batch) as u64)?,
         _ => ProgressBar::hidden(),
     };
     let start = Instant::now();
@@ -140,7 +172,7 @@ fn train(rank: usize, args: &Args, model: &impl Forward, scope: &Scope) -> Outco
     let mut last_loss: Option<Tensor> = None;
     for epoch in 0..args.epochs {
         loader.set_epoch(epoch);
-        for batch in &loader {
+        for batch in loader.iter().take(steps) {
             let (images, labels) = batch?;
             let loss = nn::cross_entropy(&model.forward(&images)?, &labels)?;
             loss.backward()?;
