@@ -28,6 +28,8 @@ pub struct ProcessGroup {
     generation: u64,
     /// How many further groups the replica has made, in a default group.
     children: AtomicU64,
+    /// How many exchanges of objects the replica has had in it.
+    exchanges: AtomicU64,
 }
 
 /// What a replica is in a group.
@@ -90,6 +92,7 @@ impl ProcessGroup {
             destroyed: AtomicBool::new(false),
             generation,
             children: AtomicU64::new(0),
+            exchanges: AtomicU64::new(0),
         }
     }
 
@@ -170,6 +173,7 @@ impl ProcessGroup {
             destroyed: AtomicBool::new(false),
             generation: self.generation,
             children: AtomicU64::new(0),
+            exchanges: AtomicU64::new(0),
         }
     }
 
@@ -193,6 +197,11 @@ impl ProcessGroup {
     /// The number of the next group that is made of this one: from 1, the same on all ranks.
     pub(crate) fn next_child(&self) -> u64 {
         self.children.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The number of the next exchange of objects: from 0, the same on all members.
+    pub(crate) fn next_exchange(&self) -> u64 {
+        self.exchanges.fetch_add(1, Ordering::Relaxed)
     }
 
     /// This replica's position among the members.

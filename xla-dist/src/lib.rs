@@ -25,8 +25,8 @@
 //! that read at two different places before the same collective have cut their programs where no
 //! common one is left: that is divergence.)
 //!
-//! Not for point-to-point messages or for host data: values travel as tensors, in programs that
-//! every rank records.
+//! Values of the host travel at once, through the store that the processes have in common:
+//! [`all_gather_object`], [`broadcast_object`], [`mesh_reduce`]. They are for what is small.
 #![deny(unsafe_code)]
 
 #[allow(dead_code)] // until groups span processes
@@ -34,6 +34,7 @@ mod exchange;
 mod gang;
 mod group;
 mod lobby;
+mod objects;
 mod ops;
 mod subgroup;
 #[allow(dead_code)] // until groups span processes
@@ -44,6 +45,10 @@ pub use gang::OVERDUE_EXIT_CODE;
 pub use group::{
     ProcessGroup, destroy_process_group, get_rank, get_world_size, init_process_group,
     is_initialized,
+};
+pub use objects::{
+    all_gather_object, broadcast_object, broadcast_object_list, gather_object, is_master,
+    mesh_reduce, scatter_object,
 };
 pub use ops::*;
 pub use subgroup::{Subgroups, new_group, new_subgroups, new_subgroups_by_enumeration};

@@ -94,12 +94,17 @@ impl World {
     }
 
     /// The world of a launch that has no other processes.
-    fn within(launch: &Arc<Launch>, store: Store) -> Arc<World> {
+    pub(crate) fn within(launch: &Arc<Launch>, store: Store) -> Arc<World> {
         Arc::new(World {
             launch: Arc::clone(launch),
             store,
             beyond: None,
         })
+    }
+
+    /// Who of its replicas is still there, in all processes.
+    pub(crate) fn launch(&self) -> &Launch {
+        &self.launch
     }
 
     /// Number of replicas.
