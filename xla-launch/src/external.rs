@@ -1,11 +1,28 @@
-//! What another launcher wants to know of a failure.
+//! What is different where another launcher has started the process.
 
 use serde_json::json;
 use std::time::{SystemTime, UNIX_EPOCH};
 use xla_core::{Error, Result};
+use xla_runtime::CpuThreads;
+use xla_store::environment;
 
 /// Where torchrun's agent looks for a failed worker's error.
 const ERROR_FILE: &str = "TORCHELASTIC_ERROR_FILE";
+
+/// Leaves the other processes of this machine their share of its cores, if the client is yet to come.
+pub(crate) fn share_cores() {
+    let Ok(Some(external)) = environment::external(&environment::variable) else {
+        return;
+    };
+    let threads = CpuThreads {
+        processes: external.local_world_size,
+        blocking_calls: external.world_size > 1,
+    };
+    // Too late for a client that is there already; a group that needs the threads will say so.
+    if let Err(error) = xla_runtime::set_cpu_threads(threads) {
+        tracing::debug!(%error, "the client keeps its threads");
+    }
+}
 
 /// Writes the launch's error where torchrun's agent looks for it, which then names it as the root
 /// cause. Without that agent this does nothing.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use xla_core::{Config, DeviceKind, Error, Result};
 use xla_runtime::Client;
 use xla_runtime::context::{self, Mode};
+use xla_store::environment;
 
 /// How to run a function on several devices. What is not set here comes from the environment
 /// (`XLA_LAUNCH_MODE`, `XLA_LAUNCH_PROCESSES`, `XLA_LAUNCH_DEVICES`, `XLA_LAUNCH_LOG_PREFIX`,
@@ -239,14 +240,14 @@ impl Launcher {
     fn part(&self, launch: usize) -> Result<Part> {
         let config = Config::global()?;
         let child = Child::of_process()?;
-        let mut lookup: &dyn Fn(&str) -> Option<String> = &process::lookup;
+        let mut lookup: &dyn Fn(&str) -> Option<String> = &environment::variable;
         match child {
             Some(child) if child.launch == launch => return Ok(Part::Join(child)),
             Some(child) => {
                 if let Some(recorded) = child.recorded(launch) {
                     return Ok(Part::Repeat(recorded));
                 }
-                lookup = &process::lookup_before_launch;
+                lookup = &environment::variable_before_launch;
             }
             None => {}
         }
@@ -258,11 +259,9 @@ impl Launcher {
         if plan.start.is_none() {
             return Ok(Part::Run(plan));
         }
-        if config.device != DeviceKind::Cpu && Client::any() {
-            return Err(Error::Launch {
-                reason: "this process uses the devices that its processes are to use".into(),
-                advice: "launch before the first use of a device",
-            });
+        // The processor is for everybody; other devices belong to one process at a time.
+        if config.device != DeviceKind::Cpu {
+            Client::release_global(self.patience()?)?;
         }
         Ok(Part::Start(plan))
     }
@@ -273,6 +272,9 @@ impl Launcher {
         T: Send,
         E: Into<BoxError>,
     {
+        if plan.mode == Mode::External {
+            external::share_cores();
+        }
         let outcomes = thread::run(plan, self.patience()?, f, |_| ());
         let result = first_failure(outcomes);
         if plan.mode == Mode::External

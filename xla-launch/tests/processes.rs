@@ -7,6 +7,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Stdio};
 use tempfile::TempDir;
+use xla_core::Error;
+use xla_launch::Launcher;
 
 /// What the worker printed, if it ended well.
 fn printed(scenario: &str) -> String {
@@ -155,4 +157,16 @@ fn signals_to_the_parent_reach_all() {
         assert_eq!(finished(child).status.code(), Some(128 + number));
         assert_gone(&pids);
     }
+}
+
+#[test]
+fn a_test_can_launch_processes_by_naming_itself() {
+    let name = "a_test_can_launch_processes_by_naming_itself";
+    let launcher = Launcher::new().processes(2);
+    let refused = launcher.clone().run_serialized(Ok::<usize, Error>);
+    assert!(matches!(refused, Err(Error::Launch { .. })), "{refused:?}");
+    let values = launcher
+        .worker_args([name, "--exact", "--nocapture"])
+        .run_serialized(|rank| Ok::<_, Error>(10 * rank));
+    assert_eq!(values.unwrap(), [0, 10]);
 }

@@ -87,13 +87,17 @@ pub fn fork(variables: &[(&str, String)]) -> Result<Forked> {
 /// this process open, and is in a session of its own, so that neither a terminal's interrupt nor a
 /// signal to this process's group reaches it.
 pub struct Guard {
-    /// `None` only while being dropped: closing it is the guard's signal.
+    /// `None` only while being dropped: its end is the guard's signal.
     pipe: Option<io::PipeWriter>,
     pid: libc::pid_t,
 }
 
 /// As many groups as a guard can watch: it cannot allocate.
 const GROUPS: usize = 4096;
+
+/// The message after which a guard does its work and ends. A positive number is a group to watch, a
+/// negative one a group to forget.
+const END: i32 = 0;
 
 impl Guard {
     /// Starts a guard that watches nothing yet.
@@ -142,6 +146,8 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        // Another copy of the pipe may be open, in a fork of this process.
+        let _ = self.tell(END);
         self.pipe = None;
         // SAFETY: the process is a child of this one that nobody else waits for; no status is asked.
         unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
@@ -171,6 +177,7 @@ fn stand_guard(pipe: RawFd) -> ! {
         loop {
             match libc::read(0, message.as_mut_ptr().cast(), message.len()) {
                 4 => match i32::from_ne_bytes(message) {
+                    END => break,
                     group if group > 1 => replace(&mut groups, 0, group),
                     group => replace(&mut groups, group.saturating_neg(), 0),
                 },

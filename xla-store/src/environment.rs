@@ -16,6 +16,7 @@
 //! A batch script under Slurm is not a task of its own: `sbatch` sets `SLURM_PROCID` too, but no
 //! step, so a program that the script starts without `srun` runs alone.
 
+pub use crate::inherited::{LAUNCH_CHILD, variable, variable_before_launch};
 use xla_core::{Error, Result};
 
 /// Port of torchrun and of PyTorch's examples, where a launcher says none.
@@ -70,9 +71,7 @@ pub enum Source {
 
 /// `XLA_STORE_TOKEN`, unless unset or empty.
 pub(crate) fn token() -> Option<String> {
-    std::env::var("XLA_STORE_TOKEN")
-        .ok()
-        .filter(|token| !token.is_empty())
+    variable("XLA_STORE_TOKEN").filter(|token| !token.is_empty())
 }
 
 /// What a set of variables says; `None` when no launcher has set them.

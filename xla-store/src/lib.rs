@@ -20,6 +20,7 @@ mod client;
 pub mod environment;
 mod handshake;
 mod hub;
+mod inherited;
 mod member;
 mod queue;
 mod rendezvous;

@@ -9,29 +9,13 @@ use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use xla_core::{Config, Error, Result};
 use xla_runtime::context::Topology;
-
-/// Tells a process that a launch has started it: `parent:launch:depth:socket`. It is inherited by
-/// everything that such a process starts, so it counts only in children of that parent.
-pub(crate) const VARIABLE: &str = "XLA_LAUNCH_CHILD";
+use xla_store::environment::{LAUNCH_CHILD, external, variable};
 
 /// As many launches may be inside each other: a worker command that makes the launch anew instead of
 /// becoming part of it would go on for ever.
 const DEEPEST: usize = 8;
 
-/// Variables that a launch gives to its children, and that speak of nobody else.
-const GIVEN: [&str; 9] = [
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "XLA_STORE_ADDR",
-    "XLA_STORE_TOKEN",
-    "XLA_LAUNCH_DEVICES",
-];
-
-/// What the variable says.
+/// What the variable says: `parent:launch:depth:socket`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ticket {
     pub(crate) parent: u32,
@@ -65,7 +49,7 @@ impl Ticket {
                 socket: socket.into(),
             }),
             _ => Err(Error::Config {
-                name: VARIABLE,
+                name: LAUNCH_CHILD,
                 expected: "to be unset, or as a launch has set it".into(),
                 got: text.into(),
             }),
@@ -74,7 +58,7 @@ impl Ticket {
 
     /// The one that this process inherited, its own or not.
     fn found() -> Result<Option<Ticket>> {
-        match std::env::var(VARIABLE) {
+        match std::env::var(LAUNCH_CHILD) {
             Ok(text) if !text.is_empty() => Ticket::parse(&text).map(Some),
             _ => Ok(None),
         }
@@ -98,26 +82,6 @@ impl Ticket {
             }),
         }
     }
-}
-
-/// The environment without what a launch told somebody else: the variables of a process whose child
-/// this one is not.
-pub(crate) fn lookup(name: &str) -> Option<String> {
-    static STRANGER: OnceLock<bool> = OnceLock::new();
-    let stranger =
-        *STRANGER.get_or_init(|| matches!(Ticket::found(), Ok(Some(ticket)) if !ticket.is_own()));
-    match stranger {
-        true => lookup_before_launch(name),
-        false => std::env::var(name).ok(),
-    }
-}
-
-/// The environment without what a launch told this process: what an earlier launch of its program is
-/// to know.
-pub(crate) fn lookup_before_launch(name: &str) -> Option<String> {
-    (!GIVEN.contains(&name))
-        .then(|| std::env::var(name).ok())
-        .flatten()
 }
 
 /// This process as the child of a launch.
@@ -197,14 +161,14 @@ impl Child {
 
 /// The replicas that the variables beside the ticket give to this process.
 fn topology(ticket: &Ticket) -> Result<Topology> {
-    match xla_store::environment::external(&lookup)? {
+    match external(&variable)? {
         Some(external) => Ok(Topology {
             processes: external.world_size,
             process_index: external.rank,
             replicas: Config::global()?.launch_devices.unwrap_or(1),
         }),
         None => Err(Error::Config {
-            name: VARIABLE,
+            name: LAUNCH_CHILD,
             expected: "RANK and WORLD_SIZE beside it".into(),
             got: ticket.to_string(),
         }),

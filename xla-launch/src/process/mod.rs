@@ -1,7 +1,7 @@
 //! Replicas in processes that a launch starts.
 //!
 //! A child is this program, run again from its beginning with the same arguments. It learns from one
-//! variable ([`child::VARIABLE`]) whose child it is and which launch of its parent it is part of.
+//! variable ([`xla_store::environment::LAUNCH_CHILD`]) whose child it is and which launch of its parent it is part of.
 //! What the program does before that launch happens in the child too, except that earlier launches
 //! return what they returned to the parent. The launch itself runs the child's replicas, tells the
 //! parent how each ended, and ends the process.
@@ -15,6 +15,6 @@ mod parent;
 mod protocol;
 mod verdict;
 
-pub(crate) use child::{Child, lookup, lookup_before_launch};
+pub(crate) use child::Child;
 pub(crate) use parent::{Settings, run};
 pub(crate) use protocol::{Recorded, decode, encode};

@@ -1,6 +1,6 @@
 //! The parent's side: starts the processes, hosts their store, and waits for what becomes of them.
 
-use super::child::{Ticket, VARIABLE};
+use super::child::Ticket;
 use super::fork;
 use super::protocol::{FromChild, FromParent, Socket, receive, send};
 use super::verdict::{Next, Verdict};
@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use xla_core::{Config, DeviceKind, Error, Result};
 use xla_runtime::context::Topology;
+use xla_store::environment::{LAUNCH_CHILD, variable};
 use xla_store::{Server, ServerOptions};
 
 /// How long the last reports of processes that have ended may take to be read.
@@ -161,7 +162,8 @@ fn supervise(
             Event::Other(Heard::Closed) => closed += 1,
             Event::Other(Heard::Done(count)) => opened = Some(count),
             Event::Timeout => break,
-            Event::Ended(..) | Event::Signal(_) => {}
+            Event::Signal(signal) => std::process::exit(128 + signal),
+            Event::Ended(..) => {}
         }
     }
     verdict.pronounce()
@@ -221,11 +223,11 @@ fn variables(
         ("XLA_STORE_ADDR", address.to_string()),
         ("XLA_STORE_TOKEN", token.to_owned()),
         ("XLA_LAUNCH_DEVICES", topology.replicas.to_string()),
-        (VARIABLE, ticket.to_string()),
+        (LAUNCH_CHILD, ticket.to_string()),
     ];
     if config.device == DeviceKind::Cpu {
         variables.push(("CPU_NUM_DEVICES", topology.replicas.to_string()));
-        variables.extend(cpu_share(super::lookup, size, topology.replicas));
+        variables.extend(cpu_share(variable, size, topology.replicas));
     }
     Ok(variables)
 }

@@ -47,7 +47,7 @@ impl LaunchInfo {
     /// As [`environment::external`].
     pub fn from_environment() -> Result<LaunchInfo> {
         Ok(LaunchInfo {
-            external: external(&|name| std::env::var(name).ok())?,
+            external: external(&environment::variable)?,
             token: environment::token(),
         })
     }
