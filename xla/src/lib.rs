@@ -44,10 +44,11 @@
 //! The examples `resnet`, `gpt` and `unet` are whole models in this way.
 //!
 //! # Several devices
-//! [`launch()`] runs a function once for each device, on a thread of its own. What differs between
-//! the replicas is what [`device`] and [`dist::get_rank`] answer, and the data they choose to read.
-//! The same program runs with one device, and in a single thread for debugging
-//! (`XLA_LAUNCH_MODE=debug`).
+//! [`launch()`] runs a function once for each device. What differs between the replicas is what
+//! [`device`] and [`dist::get_rank`] answer, and the data they choose to read. The same program runs
+//! with a thread a device, as several processes (`XLA_LAUNCH_PROCESSES=2`), under `torchrun
+//! --no-python`, `xlarun`, Slurm and others, in a notebook, and in a single thread for debugging
+//! (`XLA_LAUNCH_MODE=debug`); [`Launcher`] says how to choose.
 //!
 //! ```
 //! use xla::data::{DataLoader, TensorDataset};

@@ -13,7 +13,7 @@ use xla_store::environment::{LAUNCH_CHILD, external, variable};
 
 /// As many launches may be inside each other: a worker command that makes the launch anew instead of
 /// becoming part of it would go on for ever.
-const DEEPEST: usize = 8;
+const DEEPEST: usize = 3;
 
 /// What the variable says: `parent:launch:depth:socket`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -112,10 +112,11 @@ fn supervise(
     mut verdict: Verdict,
 ) -> Result<Vec<Vec<u8>>> {
     let mut told_to_end = None;
-    let mut wait_until = None;
+    // What is waited for no longer than that, and when that is over.
+    let mut waiting: Option<(Duration, Instant)> = None;
     let mut closed = 0;
     while workers.running() > 0 {
-        let next = match workers.next(wait_until) {
+        let next = match workers.next(waiting.map(|(_, until)| until)) {
             // Whoever was told to end has not failed.
             Event::Ended(..) if workers.stopping() => continue,
             Event::Ended(process, exit) => verdict.ended(process, exit),
@@ -133,18 +134,19 @@ fn supervise(
             }
             Event::Timeout => Next::Stop,
         };
-        match next {
-            Next::Wait => {}
-            Next::WaitFor(time) => {
-                wait_until.get_or_insert(Instant::now() + time);
-            }
+        waiting = match next {
+            Next::WaitFor(time) => match waiting {
+                Some((same, until)) if same == time => Some((same, until)),
+                _ => Some((time, Instant::now() + time)),
+            },
+            Next::Wait => None,
             Next::Stop => {
-                wait_until = None;
                 if !workers.stopping() {
                     workers.stop();
                 }
+                None
             }
-        }
+        };
     }
     if let Some(signal) = told_to_end {
         drop(workers);

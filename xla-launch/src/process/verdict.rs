@@ -266,6 +266,11 @@ mod tests {
         assert_eq!(verdict.ended(1, exit(0)), Next::WaitFor(SETTLE));
         verdict.reported(3, own("the last word"));
         assert_eq!(failed(verdict), (3, "the last word".into()));
+        // A good one that comes late leaves the other process alone.
+        let mut verdict = two_by_two();
+        verdict.reported(2, Ok(Vec::new()));
+        assert_eq!(verdict.ended(1, exit(0)), Next::WaitFor(SETTLE));
+        assert_eq!(verdict.reported(3, Ok(Vec::new())), Next::Wait);
         let mut verdict = two_by_two();
         verdict.reported(2, Ok(Vec::new()));
         verdict.ended(1, exit(0));
