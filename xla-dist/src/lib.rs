@@ -29,7 +29,6 @@
 //! [`all_gather_object`], [`broadcast_object`], [`mesh_reduce`]. They are for what is small.
 #![deny(unsafe_code)]
 
-#[allow(dead_code)] // until groups span processes
 mod exchange;
 mod gang;
 mod group;
@@ -37,7 +36,7 @@ mod lobby;
 mod objects;
 mod ops;
 mod subgroup;
-#[allow(dead_code)] // until groups span processes
+#[allow(dead_code)] // parts of it serve measurements, or the feature `gloo`, only
 mod transport;
 mod world;
 

@@ -5,18 +5,14 @@
 //! after everything that can fail, that all are about to. Whoever waits does so in the launch
 //! ([`Launch::wait_until`]), so a replica that returns or fails wakes all of them at once.
 
-#[allow(dead_code)]
 mod across;
 mod agree;
-#[allow(dead_code)]
 mod compare;
-#[allow(dead_code)]
 mod launched;
 mod layout;
 mod wire;
 
 pub(crate) use across::{Across, Control};
-#[allow(unused_imports)]
 pub(crate) use launched::Launched;
 pub(crate) use layout::Layout;
 pub(crate) use wire::{Hello, Message, News};

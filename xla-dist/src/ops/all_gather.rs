@@ -40,7 +40,7 @@ impl Operator for AllGather {
     }
 
     fn lower(&self, f: &mut Func, inputs: &[Value], _: Ty) -> Result<Value> {
-        Ok(lowering::all_gather(f, inputs[0], self.axis, &self.groups))
+        lowering::all_gather(f, inputs[0], self.axis, &self.groups)
     }
 }
 

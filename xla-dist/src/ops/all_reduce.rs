@@ -34,7 +34,7 @@ impl Operator for AllReduce {
     }
 
     fn lower(&self, f: &mut Func, inputs: &[Value], _: Ty) -> Result<Value> {
-        Ok(lower(f, self.op, inputs[0], &self.groups))
+        lower(f, self.op, inputs[0], &self.groups)
     }
 }
 
@@ -66,7 +66,7 @@ impl Operator for AllReduceExtreme {
     }
 
     fn lower(&self, f: &mut Func, inputs: &[Value], _: Ty) -> Result<Value> {
-        Ok(lower(f, self.op, inputs[0], &self.groups))
+        lower(f, self.op, inputs[0], &self.groups)
     }
 }
 
@@ -89,7 +89,7 @@ impl Operator for AllReduceProduct {
     }
 
     fn lower(&self, f: &mut Func, inputs: &[Value], _: Ty) -> Result<Value> {
-        Ok(lower(f, ReduceOp::Product, inputs[0], &self.groups))
+        lower(f, ReduceOp::Product, inputs[0], &self.groups)
     }
 }
 
@@ -115,7 +115,7 @@ fn infer(op: ReduceOp, inputs: &[InputType]) -> Result<Ty> {
     Ok(ty)
 }
 
-fn lower(f: &mut Func, op: ReduceOp, x: Value, groups: &ReplicaGroups) -> Value {
+fn lower(f: &mut Func, op: ReduceOp, x: Value, groups: &ReplicaGroups) -> Result<Value> {
     op.lower(f, x, groups.size(), |f, reduction, x| {
         lowering::all_reduce(f, reduction, x, groups)
     })

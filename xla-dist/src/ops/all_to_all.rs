@@ -46,13 +46,7 @@ impl Operator for AllToAll {
 
     fn lower(&self, f: &mut Func, inputs: &[Value], _: Ty) -> Result<Value> {
         let (split, concat) = (self.split, self.concat);
-        Ok(lowering::all_to_all(
-            f,
-            inputs[0],
-            split,
-            concat,
-            &self.groups,
-        ))
+        lowering::all_to_all(f, inputs[0], split, concat, &self.groups)
     }
 }
 

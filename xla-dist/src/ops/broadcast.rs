@@ -38,7 +38,7 @@ impl Operator for Broadcast {
 
     fn lower(&self, f: &mut Func, inputs: &[Value], _: Ty) -> Result<Value> {
         let here = lowering::is_position(f, inputs[1], self.source);
-        Ok(lowering::broadcast(f, inputs[0], here, &self.groups))
+        lowering::broadcast(f, inputs[0], here, &self.groups)
     }
 }
 

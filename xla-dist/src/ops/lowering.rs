@@ -1,8 +1,9 @@
-//! What the collectives lower to: XLA's own, which go between the replicas of one process.
+//! What the collectives lower to: XLA's own between the replicas of one process, exchanges
+//! ([`super::exchanged`]) beyond.
 
-use super::ReplicaGroups;
+use super::{ReplicaGroups, exchanged};
 use std::fmt::Write;
-use xla_core::{DType, Dims, Shape};
+use xla_core::{DType, Dims, Result, Shape};
 use xla_lazy::stablehlo::{Compare, Func, Reduction, Value, tensor_type};
 use xla_lazy::{Ty, ty};
 
@@ -33,23 +34,34 @@ pub(super) fn all_reduce(
     reduction: Reduction,
     x: Value,
     groups: &ReplicaGroups,
-) -> Value {
+) -> Result<Value> {
+    if f.has_effects() {
+        return exchanged::all_reduce(f, reduction, x, groups);
+    }
     let text = format!(
         "\"stablehlo.all_reduce\"({x}) {} {{{}}}",
         combiner(reduction, x.dtype()),
         groups.attribute()
     );
-    f.call(text, &[x], x.ty())
+    Ok(f.call(text, &[x], x.ty()))
 }
 
 /// Every member's `x`, one after the other along `axis`.
-pub(super) fn all_gather(f: &mut Func, x: Value, axis: usize, groups: &ReplicaGroups) -> Value {
+pub(super) fn all_gather(
+    f: &mut Func,
+    x: Value,
+    axis: usize,
+    groups: &ReplicaGroups,
+) -> Result<Value> {
+    if f.has_effects() {
+        return exchanged::all_gather(f, x, axis, groups);
+    }
     let len = x.shape()[axis] * groups.size();
     let text = format!(
         "\"stablehlo.all_gather\"({x}) {{all_gather_dim = {axis} : i64, {}}}",
         groups.attribute()
     );
-    f.call(text, &[x], ty(x.dtype(), &with_axis(x.shape(), axis, len)))
+    Ok(f.call(text, &[x], ty(x.dtype(), &with_axis(x.shape(), axis, len))))
 }
 
 /// The member's own part, along `axis`, of `x` combined across the members.
@@ -59,14 +71,17 @@ pub(super) fn reduce_scatter(
     x: Value,
     axis: usize,
     groups: &ReplicaGroups,
-) -> Value {
+) -> Result<Value> {
+    if f.has_effects() {
+        return exchanged::reduce_scatter(f, reduction, x, axis, groups);
+    }
     let len = x.shape()[axis] / groups.size();
     let text = format!(
         "\"stablehlo.reduce_scatter\"({x}) {} {{scatter_dimension = {axis} : i64, {}}}",
         combiner(reduction, x.dtype()),
         groups.attribute()
     );
-    f.call(text, &[x], ty(x.dtype(), &with_axis(x.shape(), axis, len)))
+    Ok(f.call(text, &[x], ty(x.dtype(), &with_axis(x.shape(), axis, len))))
 }
 
 /// Part `j` of `x` along `split` goes to member `j`; what came from member `i` is part `i` of the
@@ -77,7 +92,10 @@ pub(super) fn all_to_all(
     split: usize,
     concat: usize,
     groups: &ReplicaGroups,
-) -> Value {
+) -> Result<Value> {
+    if f.has_effects() {
+        return exchanged::all_to_all(f, x, split, concat, groups);
+    }
     let count = groups.size();
     let parted = with_axis(x.shape(), split, x.shape()[split] / count);
     let out = with_axis(&parted, concat, parted[concat] * count);
@@ -86,7 +104,7 @@ pub(super) fn all_to_all(
          concat_dimension = {concat} : i64, split_count = {count} : i64, {}}}",
         groups.attribute()
     );
-    f.call(text, &[x], ty(x.dtype(), &out))
+    Ok(f.call(text, &[x], ty(x.dtype(), &out)))
 }
 
 /// `x` of the member that a pair names as the source of this one; zeros where no pair does.
@@ -95,12 +113,15 @@ pub(super) fn permute(
     x: Value,
     pairs: &[(u32, u32)],
     groups: &ReplicaGroups,
-) -> Value {
+) -> Result<Value> {
+    if f.has_effects() {
+        return exchanged::permute(f, x, pairs, groups);
+    }
     let text = format!(
         "\"stablehlo.collective_permute\"({x}) {{{}}}",
         groups.pairs_attribute(pairs)
     );
-    f.call(text, &[x], x.ty())
+    Ok(f.call(text, &[x], x.ty()))
 }
 
 /// `x` of one member. `here` is a scalar that is true on that one.
@@ -108,7 +129,12 @@ pub(super) fn permute(
 /// XLA's CPU compiler has no broadcast between replicas, so it is the sum of that member's `x` with
 /// zeros, over the bits as integers: `NaN` payloads and `-0.0` arrive as they were, and a `NaN` in
 /// what another member holds does no harm.
-pub(super) fn broadcast(f: &mut Func, x: Value, here: Value, groups: &ReplicaGroups) -> Value {
+pub(super) fn broadcast(
+    f: &mut Func,
+    x: Value,
+    here: Value,
+    groups: &ReplicaGroups,
+) -> Result<Value> {
     let bits = match x.dtype() {
         DType::F16 | DType::BF16 => DType::I16,
         DType::F32 => DType::I32,
@@ -130,12 +156,12 @@ pub(super) fn broadcast(f: &mut Func, x: Value, here: Value, groups: &ReplicaGro
     };
     let zero = f.constant_int(wide.dtype(), wide.shape(), 0);
     let own = f.select(here, wide, zero);
-    let all = all_reduce(f, reduction, own, groups);
+    let all = all_reduce(f, reduction, own, groups)?;
     let narrow = f.convert(all, bits);
-    match bits == x.dtype() {
+    Ok(match bits == x.dtype() {
         true => narrow,
         false => bitcast(f, narrow, x.ty()),
-    }
+    })
 }
 
 /// Whether a position, which is an operand, is this one: a `bool` scalar.
@@ -168,7 +194,7 @@ mod tests {
     fn a_reduction_names_the_whole_partition() {
         let halves = ReplicaGroups::partition(&[vec![0, 2], vec![1, 3]]);
         check(
-            |f, x| all_reduce(f, Reduction::Max, x, &halves),
+            |f, x| all_reduce(f, Reduction::Max, x, &halves).unwrap(),
             r#"
             %1 = "stablehlo.all_reduce"(%0) ({
             ^bb0(%left: tensor<f32>, %right: tensor<f32>):
@@ -184,8 +210,8 @@ mod tests {
         let pair = ReplicaGroups::all(2);
         check(
             |f, x| {
-                let y = all_to_all(f, x, 1, 0, &pair);
-                all_gather(f, y, 1, &pair)
+                let y = all_to_all(f, x, 1, 0, &pair).unwrap();
+                all_gather(f, y, 1, &pair).unwrap()
             },
             r#"
             %1 = "stablehlo.all_to_all"(%0) {split_dimension = 1 : i64, concat_dimension = 0 : i64, split_count = 2 : i64, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>} : (tensor<2x4xf32>) -> tensor<4x2xf32>

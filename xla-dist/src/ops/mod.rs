@@ -12,6 +12,7 @@ mod all_reduce;
 mod all_to_all;
 mod broadcast;
 mod default_group;
+mod exchanged;
 mod list;
 mod lowering;
 mod many;

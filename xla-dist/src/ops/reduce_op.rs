@@ -77,18 +77,18 @@ impl ReduceOp {
         f: &mut Func,
         x: Value,
         size: usize,
-        across: impl FnOnce(&mut Func, Reduction, Value) -> Value,
-    ) -> Value {
+        across: impl FnOnce(&mut Func, Reduction, Value) -> Result<Value>,
+    ) -> Result<Value> {
         let wide = match x.dtype() {
             DType::F16 | DType::BF16 => f.convert(x, DType::F32),
             _ => x,
         };
-        let mut y = across(f, self.reduction(x.dtype()), wide);
+        let mut y = across(f, self.reduction(x.dtype()), wide)?;
         if self == ReduceOp::Mean {
             let count = f.constant(y.dtype(), y.shape(), size as f64);
             y = f.binary("divide", y, count);
         }
-        f.convert(y, x.dtype())
+        Ok(f.convert(y, x.dtype()))
     }
 }
 

@@ -47,11 +47,10 @@ impl Operator for ReduceScatter {
 
     fn lower(&self, f: &mut Func, inputs: &[Value], _: Ty) -> Result<Value> {
         let groups = &self.groups;
-        Ok(self
-            .op
+        self.op
             .lower(f, inputs[0], groups.size(), |f, reduction, x| {
                 lowering::reduce_scatter(f, reduction, x, self.axis, groups)
-            }))
+            })
     }
 }
 
