@@ -120,6 +120,13 @@ fn programs() -> &'static Programs {
     PROGRAMS.get_or_init(Mutex::default)
 }
 
+/// Forgets all programs that nobody runs just now.
+pub(crate) fn clear() {
+    let forgotten = std::mem::take(&mut *programs().lock().unwrap_or_else(PoisonError::into_inner));
+    // Freed without the lock: that calls the plugin.
+    drop(forgotten);
+}
+
 /// The program of a recording, compiled if no replica has compiled it yet. Replicas that ask at the
 /// same time wait for one compilation.
 ///

@@ -1,9 +1,9 @@
 //! The process's own client, and how to be rid of it again.
 
 use crate::client::Client;
-use crate::kv;
 use crate::options::ClientOptions;
 use crate::plugin::Plugin;
+use crate::{context, kv};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use xla_core::{Config, DeviceKind, Error, Result};
@@ -66,14 +66,15 @@ impl Client {
     /// # Errors
     /// [`Error::Launch`] while somebody still has a buffer, program or event of the client, or the
     /// client itself: it stays then, unharmed. [`Error::Deadline`] when what runs on it does not end
-    /// within `deadline`.
+    /// within `deadline`; that of a step of the calling thread which has failed meanwhile.
     pub fn release_global(deadline: Duration) -> Result<()> {
         let end = Instant::now() + deadline;
-        let _one_at_a_time = changing();
+        context::await_work()?;
         let hooks = HOOKS.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for hook in hooks {
             hook();
         }
+        let _one_at_a_time = changing();
         let Some(client) = current() else {
             return Ok(());
         };
@@ -103,7 +104,7 @@ impl Client {
     }
 
     /// Has `hook` called when the process's client is about to be destroyed, to let go of what the
-    /// caller keeps of it. It must not call [`Client::global`].
+    /// caller keeps of it.
     pub fn on_release(hook: fn()) {
         let mut hooks = HOOKS.lock().unwrap_or_else(PoisonError::into_inner);
         if !hooks.iter().any(|known| std::ptr::fn_addr_eq(*known, hook)) {

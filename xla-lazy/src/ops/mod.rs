@@ -27,8 +27,8 @@ pub(crate) use cast::{CHANGED_UNRECORDED, COPY, OVERWRITTEN};
 pub use grid::MeshgridIndexing;
 pub use index::{Index, ScatterReduce};
 pub use linalg::SolveTriangularOptions;
-pub(crate) use random::Snapshot;
 pub use random::{Generator, default_generator, manual_seed};
+pub(crate) use random::{Snapshot, take_generators_off_devices};
 pub use slice::PadMode;
 
 use crate::op::{InputType, Operator};

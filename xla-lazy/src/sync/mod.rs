@@ -109,6 +109,15 @@ pub(crate) fn await_all() -> Result<()> {
         .try_for_each(|trace| drain(trace, 0))
 }
 
+/// Lets the process's client be released: what is kept of it only to be faster goes then.
+pub(crate) fn prepare_release() {
+    Client::on_release(|| {
+        crate::ops::take_generators_off_devices();
+        Trace::forget_idle();
+        cache::clear();
+    });
+}
+
 /// The value of a tensor, executing its trace if it is pending.
 pub(crate) fn materialise(
     tensor: &Tensor,

@@ -92,6 +92,7 @@ impl Trace {
             }
             let new = || {
                 xla_runtime::context::await_work_with(sync::await_all);
+                sync::prepare_release();
                 Arc::new(Trace {
                     device,
                     owner: thread_token(),
@@ -111,6 +112,26 @@ impl Trace {
             };
             Arc::clone(traces[device.ordinal()].get_or_insert_with(new))
         })
+    }
+
+    /// Drops the calling thread's traces in which nothing is pending: what they still have they keep
+    /// only to be faster.
+    pub(crate) fn forget_idle() {
+        let idle = TRACES.with_borrow_mut(|OfThread(traces)| {
+            let idle = traces
+                .iter_mut()
+                .map(|slot| slot.take_if(|trace| trace.is_idle()));
+            OfThread(idle.collect())
+        });
+        drop(idle);
+    }
+
+    /// Whether nobody else has a storage that this trace knows.
+    fn is_idle(&self) -> bool {
+        drop(self.exhume());
+        let state = self.lock();
+        let mut storages = state.recording.storages.iter().flatten();
+        storages.all(|storage| Arc::strong_count(storage) == 1)
     }
 
     /// Every trace the calling thread has.

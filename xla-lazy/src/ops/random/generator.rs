@@ -287,7 +287,14 @@ impl Snapshot {
 
 /// The generators of one replica, by device.
 #[derive(Default)]
-struct Generators(Mutex<HashMap<Device, Generator>>);
+struct Generators(Mutex<HashMap<Device, Kept>>);
+
+/// A replica's generator.
+enum Kept {
+    OnDevice(Generator),
+    /// The state of one whose device was let go of.
+    OnHost(Vec<u64>),
+}
 
 /// The seed that generators made from now on begin with, with the number of calls of
 /// [`manual_seed`] outside a launch in front: 0 means never.
@@ -302,17 +309,38 @@ static SEEDED: AtomicU64 = AtomicU64::new(0);
 pub fn default_generator(device: Device) -> Result<Generator> {
     let generators = xla_runtime::context::current("rand")?.extension(Generators::default);
     let mut generators = generators.0.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(generator) = generators.get(&device) {
-        return Ok(generator.clone());
-    }
-    let seed = match SEEDED.load(Ordering::Acquire) {
-        // Never seeded: different numbers in each process, as in PyTorch.
-        0 => RandomState::new().hash_one(0u8),
-        _ => SEED.load(Ordering::Acquire),
+    let generator = match generators.get(&device) {
+        Some(Kept::OnDevice(generator)) => return Ok(generator.clone()),
+        Some(Kept::OnHost(state)) => Generator::from_state(state, device)?,
+        None => {
+            let seed = match SEEDED.load(Ordering::Acquire) {
+                // Never seeded: different numbers in each process, as in PyTorch.
+                0 => RandomState::new().hash_one(0u8),
+                _ => SEED.load(Ordering::Acquire),
+            };
+            Generator::new(seed, device)?
+        }
     };
-    let generator = Generator::new(seed, device)?;
-    generators.insert(device, generator.clone());
+    generators.insert(device, Kept::OnDevice(generator.clone()));
     Ok(generator)
+}
+
+/// Takes the state of the calling replica's generators off their devices, but for those that somebody
+/// else has a handle on.
+pub(crate) fn take_generators_off_devices() {
+    let Ok(context) = xla_runtime::context::current("rand") else {
+        return;
+    };
+    let generators = context.extension(Generators::default);
+    let mut generators = generators.0.lock().unwrap_or_else(PoisonError::into_inner);
+    for kept in generators.values_mut() {
+        if let Kept::OnDevice(generator) = kept
+            && Arc::strong_count(&generator.turn) == 1
+            && let Ok(state) = generator.state()
+        {
+            *kept = Kept::OnHost(state);
+        }
+    }
 }
 
 /// Seeds the calling replica's generators on all devices. Called outside a launch it also seeds
@@ -328,8 +356,12 @@ pub fn manual_seed(seed: u64) -> Result<()> {
     }
     default_generator(context.device())?;
     let generators = context.extension(Generators::default);
-    let generators = generators.0.lock().unwrap_or_else(PoisonError::into_inner);
-    generators
-        .values()
-        .try_for_each(|generator| generator.manual_seed(seed))
+    let mut generators = generators.0.lock().unwrap_or_else(PoisonError::into_inner);
+    generators.values_mut().try_for_each(|kept| match kept {
+        Kept::OnDevice(generator) => generator.manual_seed(seed),
+        Kept::OnHost(state) => {
+            *state = vec![seed, 0];
+            Ok(())
+        }
+    })
 }

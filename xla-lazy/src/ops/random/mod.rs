@@ -11,8 +11,8 @@ mod sampling;
 mod tensor;
 mod threefry;
 
-pub(crate) use generator::Snapshot;
 pub use generator::{Generator, default_generator, manual_seed};
+pub(crate) use generator::{Snapshot, take_generators_off_devices};
 
 use crate::op::{InputType, Number};
 use crate::stablehlo::{Func, Value};
