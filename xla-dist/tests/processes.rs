@@ -6,16 +6,22 @@ use std::fmt::Write;
 use std::io::Read;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use xla_core::{Error, Result};
+use xla_core::{Device, Error, Result};
 use xla_dist::{
     ReduceOp, all_gather_into_tensor, all_reduce, barrier, broadcast, destroy_process_group,
-    get_rank, get_world_size, init_process_group, new_group,
+    get_rank, get_world_size, init_process_group, new_group, new_subgroups,
+    new_subgroups_by_enumeration,
 };
 use xla_lazy::{Tensor, sync};
+use xla_runtime::context::{ActiveLaunch, Launch, Mode, ReplicaContext, Standing, Topology};
 
 /// Tells a process of a world that it is one.
 const WORKER: &str = "XLA_DIST_TEST_WORKER";
+
+/// Replicas in a process of those worlds that have several.
+const REPLICAS: usize = 2;
 
 /// How long a world may take.
 const PATIENCE: Duration = Duration::from_secs(100);
@@ -57,7 +63,7 @@ fn world(
             .env("MASTER_ADDR", "127.0.0.1")
             .env("MASTER_PORT", port.to_string())
             .env("XLA_DEADLINE_SECONDS", deadline.to_string())
-            .env("CPU_NUM_DEVICES", "1")
+            .env("CPU_NUM_DEVICES", REPLICAS.to_string())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .stdin(Stdio::null())
@@ -118,6 +124,48 @@ fn expect(ends: &[End], expected: impl Fn(usize) -> Vec<&'static str>) {
             );
         }
     }
+}
+
+/// Runs `replica` on a thread for each replica of this process, as a launch does, and returns what
+/// each said; a failure is told to the others.
+fn replicas(
+    process: usize,
+    replica: impl Fn(usize) -> Result<String> + Send + Sync,
+) -> Result<String> {
+    let _active = ActiveLaunch::new();
+    let deadline = xla_core::Config::global()?.deadline;
+    let topology = Topology {
+        processes: std::env::var("WORLD_SIZE").unwrap().parse().unwrap(),
+        process_index: process,
+        replicas: REPLICAS,
+    };
+    let launch = Launch::spanning(Mode::External, topology, deadline);
+    let said: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = launch
+            .local_ranks()
+            .enumerate()
+            .map(|(device, rank)| {
+                let (launch, replica) = (&launch, &replica);
+                scope.spawn(move || {
+                    let device = Device::new(device);
+                    let context = ReplicaContext::new(Arc::clone(launch), device, rank);
+                    let _entered = context.enter();
+                    let said = replica(rank).and_then(|said| {
+                        xla_runtime::context::await_work()?;
+                        Ok(said)
+                    });
+                    let standing = match &said {
+                        Ok(_) => Standing::Left,
+                        Err(error) => Standing::Failed(error.to_string()),
+                    };
+                    launch.leave(rank, standing);
+                    said.unwrap_or_else(|error| format!("{error:?}"))
+                })
+            })
+            .collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    Ok(said.join(" | "))
 }
 
 fn vector(values: &[f32]) -> Result<Tensor> {
@@ -321,4 +369,84 @@ fn a_rank_that_does_not_come_is_named_at_the_deadline() {
         },
     );
     expect(&ends, |_| vec!["rank(s) [1] did not come to"]);
+}
+
+#[test]
+fn two_processes_of_two_replicas_are_a_world_of_four() {
+    let test = "two_processes_of_two_replicas_are_a_world_of_four";
+    let ends = world(test, 2, 60, |process| {
+        replicas(process, |rank| {
+            init_process_group("xla", "xla://")?;
+            assert_eq!((get_rank()?, get_world_size()?), (rank, 4));
+            let r = rank as f32;
+            let device = xla_runtime::context::current("test")?.device();
+            assert_eq!(device.ordinal(), rank % 2);
+            // Even and odd ranks cross the processes; neighbours are in one; and a group of its own
+            // has one member of the first process and both of the second.
+            let (parity, _) = new_subgroups_by_enumeration(&[vec![0, 2], vec![1, 3]])?;
+            let (neighbours, _) = new_subgroups(2)?;
+            let three = new_group(&[1, 2, 3])?;
+            let mut seen = Vec::new();
+            for step in 0..10 {
+                let x = vector(&[r, step as f32])?;
+                let all = all_reduce(&x, ReduceOp::Sum)?;
+                let parity = parity.as_ref().unwrap().all_reduce(&x, ReduceOp::Sum)?;
+                let near = neighbours.all_reduce(&x, ReduceOp::Sum)?;
+                let parts = all_gather_into_tensor(&x, 0)?;
+                if three.is_member() {
+                    let some = three.all_reduce(&x, ReduceOp::Sum)?;
+                    sync()?;
+                    assert_eq!(some.to_vec::<f32>()?, [6.0, 3.0 * step as f32]);
+                }
+                if step % 4 == rank {
+                    seen = all.to_vec::<f32>()?;
+                }
+                sync()?;
+                let step = step as f32;
+                assert_eq!(
+                    parity.to_vec::<f32>()?,
+                    [if rank % 2 == 0 { 2.0 } else { 4.0 }, 2.0 * step]
+                );
+                assert_eq!(
+                    near.to_vec::<f32>()?,
+                    [if rank < 2 { 1.0 } else { 5.0 }, 2.0 * step]
+                );
+                assert_eq!(
+                    parts.to_vec::<f32>()?,
+                    [0.0, step, 1.0, step, 2.0, step, 3.0, step]
+                );
+            }
+            barrier()?;
+            Ok(format!("{:?}", seen[0]))
+        })
+    });
+    expect(&ends, |_| vec!["6.0 | 6.0"]);
+}
+
+#[test]
+fn the_error_of_one_replica_is_known_in_every_process() {
+    let test = "the_error_of_one_replica_is_known_in_every_process";
+    let ends = world(test, 2, 60, |process| {
+        replicas(process, |rank| {
+            init_process_group("xla", "xla://")?;
+            for step in 0..5 {
+                let x = vector(&[1.0])?;
+                if (step, rank) == (3, 2) {
+                    return Err(Error::argument("the test", "paper", "some", "none"));
+                }
+                all_reduce(&x, ReduceOp::Sum)?.to_vec::<f32>()?;
+            }
+            Ok("nothing".into())
+        })
+    });
+    expect(&ends, |process| match process {
+        0 => vec![
+            "ReplicaFailed { rank: 2, message: \"the test: paper: expected some, got none\" } | \
+             ReplicaFailed { rank: 2,",
+        ],
+        _ => vec![
+            "Argument { op: \"the test\"",
+            "| ReplicaFailed { rank: 2, message: \"the test",
+        ],
+    });
 }
