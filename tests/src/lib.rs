@@ -6,6 +6,7 @@
 
 pub mod bench;
 pub mod check;
+pub mod collectives;
 pub mod conformance;
 pub mod differences;
 pub mod fuzz;

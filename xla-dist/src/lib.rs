@@ -27,6 +27,28 @@
 //!
 //! Values of the host travel at once, through the store that the processes have in common:
 //! [`all_gather_object`], [`broadcast_object`], [`mesh_reduce`]. They are for what is small.
+//!
+//! # Coming from PyTorch
+//! Every collective is a method of [`ProcessGroup`] and, for the default group, a function. Ranks are
+//! global, results are returned (a name that ends in `_` changes its argument), and all but those
+//! that do are differentiable.
+//!
+//! | PyTorch | here |
+//! | --- | --- |
+//! | `dist.all_reduce(x, op=AVG)` | [`all_reduce_`]`(&x, ReduceOp::Mean)`, or [`all_reduce`] |
+//! | `xm.all_reduce("sum", x, scale=s)` | `all_reduce(&x, ReduceOp::Sum.scale(s))` |
+//! | `xm.all_reduce("sum", [x, y])` | [`all_reduce_many`]`(&[&x, &y], ReduceOp::Sum)`; [`all_reduce_bucketed`] with a cap |
+//! | `dist.all_gather(list, x)` | [`all_gather`]`(&x)` |
+//! | `dist.all_gather_into_tensor(out, x)`, `xm.all_gather(x, dim)` | [`all_gather_into_tensor`]`(&x, dim)` |
+//! | `dist.reduce_scatter_tensor(out, x)`, `xm.reduce_scatter` | [`reduce_scatter_tensor`]`(&x, dim, op)` |
+//! | `dist.all_to_all_single(out, x, out_sizes, in_sizes)` | [`all_to_all_single`]`(&x, &`[`AllToAllOptions`]`)` |
+//! | `xm.all_to_all(x, split, concat, n)` | [`all_to_all_tensor`]`(&x, split, concat)` |
+//! | `dist.broadcast(x, src)` | [`broadcast_`]`(&x, src)`, or [`broadcast`] |
+//! | `dist.reduce(x, dst)`, `gather`, `scatter` | [`reduce`], [`gather`], [`scatter`]: zeros where PyTorch gives nothing |
+//! | `xm.collective_permute(x, pairs)` | [`collective_permute`]`(&x, pairs)` |
+//! | `dist.batch_isend_irecv(ops)` | [`send_recv`]`(transfers)`, the same list on every rank |
+//! | `dist.new_group(ranks)`, `new_subgroups` | [`new_group`], [`new_subgroups`], [`new_subgroups_by_enumeration`] |
+//! | `group=g` | a method: `g.all_reduce(&x, ReduceOp::Sum)` |
 #![deny(unsafe_code)]
 
 mod exchange;

@@ -19,8 +19,9 @@ pub type Subgroups = (Option<Arc<ProcessGroup>>, Vec<Arc<ProcessGroup>>);
 /// The members are a gang of their own: what they communicate here is compiled and executed by them
 /// alone, whenever they do. One program holds collectives of one gang. So where a rank goes from one
 /// gang to another what is pending is executed, in the order recorded: a model whose layers use one
-/// group and whose gradients another runs as several programs. Groups that together hold every rank
-/// need not be cut apart: see [`new_subgroups_by_enumeration`].
+/// group and whose gradients another runs as several programs. Where ranks of different groups
+/// communicate later, they must have cut their programs alike: what one reads early, all read. Groups
+/// that together hold every rank need not be cut apart: see [`new_subgroups_by_enumeration`].
 ///
 /// # Errors
 /// [`Error::Argument`] for no ranks, a rank twice, or a rank that is not in the default group;

@@ -21,6 +21,11 @@ fn combiner(reduction: Reduction, dtype: DType) -> String {
     text
 }
 
+/// A result without elements, for which nothing is sent: XLA's collectives take no empty operands.
+fn empty(f: &mut Func, dtype: DType, shape: &Shape) -> Option<Value> {
+    (shape.numel() == 0).then(|| f.constant(dtype, shape, 0.0))
+}
+
 /// The shape with one axis of another length.
 pub(super) fn with_axis(shape: &Shape, axis: usize, len: usize) -> Shape {
     let mut dims: Dims = shape.dims().into();
@@ -35,8 +40,19 @@ pub(super) fn all_reduce(
     x: Value,
     groups: &ReplicaGroups,
 ) -> Result<Value> {
+    if let Some(empty) = empty(f, x.dtype(), x.shape()) {
+        return Ok(empty);
+    }
     if f.has_effects() {
         return exchanged::all_reduce(f, reduction, x, groups);
+    }
+    if matches!(reduction, Reduction::And | Reduction::Or) && x.dtype() != DType::Bool {
+        // XLA's CPU collectives combine no bits: they are gathered, and combined on each member.
+        let mut dims: Dims = x.shape().dims().into();
+        dims.insert(0, 1);
+        let row = f.reshape(x, &Shape::from(dims));
+        let all = all_gather(f, row, 0, groups)?;
+        return Ok(f.reduce(reduction, all, &[0]));
     }
     let text = format!(
         "\"stablehlo.all_reduce\"({x}) {} {{{}}}",
@@ -53,15 +69,18 @@ pub(super) fn all_gather(
     axis: usize,
     groups: &ReplicaGroups,
 ) -> Result<Value> {
+    let out = with_axis(x.shape(), axis, x.shape()[axis] * groups.size());
+    if let Some(empty) = empty(f, x.dtype(), &out) {
+        return Ok(empty);
+    }
     if f.has_effects() {
         return exchanged::all_gather(f, x, axis, groups);
     }
-    let len = x.shape()[axis] * groups.size();
     let text = format!(
         "\"stablehlo.all_gather\"({x}) {{all_gather_dim = {axis} : i64, {}}}",
         groups.attribute()
     );
-    Ok(f.call(text, &[x], ty(x.dtype(), &with_axis(x.shape(), axis, len))))
+    Ok(f.call(text, &[x], ty(x.dtype(), &out)))
 }
 
 /// The member's own part, along `axis`, of `x` combined across the members.
@@ -72,16 +91,19 @@ pub(super) fn reduce_scatter(
     axis: usize,
     groups: &ReplicaGroups,
 ) -> Result<Value> {
+    let out = with_axis(x.shape(), axis, x.shape()[axis] / groups.size());
+    if let Some(empty) = empty(f, x.dtype(), &out) {
+        return Ok(empty);
+    }
     if f.has_effects() {
         return exchanged::reduce_scatter(f, reduction, x, axis, groups);
     }
-    let len = x.shape()[axis] / groups.size();
     let text = format!(
         "\"stablehlo.reduce_scatter\"({x}) {} {{scatter_dimension = {axis} : i64, {}}}",
         combiner(reduction, x.dtype()),
         groups.attribute()
     );
-    Ok(f.call(text, &[x], ty(x.dtype(), &with_axis(x.shape(), axis, len))))
+    Ok(f.call(text, &[x], ty(x.dtype(), &out)))
 }
 
 /// Part `j` of `x` along `split` goes to member `j`; what came from member `i` is part `i` of the
@@ -93,12 +115,15 @@ pub(super) fn all_to_all(
     concat: usize,
     groups: &ReplicaGroups,
 ) -> Result<Value> {
-    if f.has_effects() {
-        return exchanged::all_to_all(f, x, split, concat, groups);
-    }
     let count = groups.size();
     let parted = with_axis(x.shape(), split, x.shape()[split] / count);
     let out = with_axis(&parted, concat, parted[concat] * count);
+    if let Some(empty) = empty(f, x.dtype(), &out) {
+        return Ok(empty);
+    }
+    if f.has_effects() {
+        return exchanged::all_to_all(f, x, split, concat, groups);
+    }
     let text = format!(
         "\"stablehlo.all_to_all\"({x}) {{split_dimension = {split} : i64, \
          concat_dimension = {concat} : i64, split_count = {count} : i64, {}}}",
@@ -114,6 +139,9 @@ pub(super) fn permute(
     pairs: &[(u32, u32)],
     groups: &ReplicaGroups,
 ) -> Result<Value> {
+    if let Some(empty) = empty(f, x.dtype(), x.shape()) {
+        return Ok(empty);
+    }
     if f.has_effects() {
         return exchanged::permute(f, x, pairs, groups);
     }
@@ -135,6 +163,9 @@ pub(super) fn broadcast(
     here: Value,
     groups: &ReplicaGroups,
 ) -> Result<Value> {
+    if let Some(empty) = empty(f, x.dtype(), x.shape()) {
+        return Ok(empty);
+    }
     let bits = match x.dtype() {
         DType::F16 | DType::BF16 => DType::I16,
         DType::F32 => DType::I32,

@@ -89,8 +89,11 @@ impl Func {
         let mut results = self.call_many(
             format_args!(
                 "stablehlo.custom_call @{target}({list}) {{has_side_effect = true, \
-                 api_version = 4 : i32, backend_config = {{{}}}}}",
-                join(config)
+                 api_version = 4 : i32, backend_config = {{{}}}, operand_layouts = [{}], \
+                 result_layouts = [{}]}}",
+                join(config),
+                join(operands.iter().map(|v| row_major(v.ty()))),
+                join(outs.iter().map(|ty| row_major(ty))),
             ),
             &operands,
             &outs,
@@ -99,6 +102,17 @@ impl Func {
         effects.order = results.pop().unwrap_or(effects.order);
         self.effects = Some(effects);
         Ok(results)
+    }
+}
+
+/// The layout of elements in the order of their indices. Where a call does not say it the compiler
+/// chooses one: it hands over a transposed operand as it lies, with its axes in another order.
+fn row_major(ty: Ty) -> String {
+    let rank = ty.shape().rank();
+    let axes: Vec<usize> = (0..rank).rev().collect();
+    match rank {
+        0 => "dense<> : tensor<0xindex>".into(),
+        _ => format!("dense<{axes:?}> : tensor<{rank}xindex>"),
     }
 }
 
@@ -129,13 +143,17 @@ mod tests {
             [
                 "%2:2 = stablehlo.custom_call @send(%0, %1) {has_side_effect = true, \
                  api_version = 4 : i32, backend_config = {collective = 0 : i64, \
-                 call = 0 : i64, kind = 1 : i64}} : (tensor<2xf32>, tensor<i32>) -> \
+                 call = 0 : i64, kind = 1 : i64}, operand_layouts = [dense<[0]> : tensor<1xindex>, \
+                 dense<> : tensor<0xindex>], result_layouts = [dense<[0]> : tensor<1xindex>, \
+                 dense<> : tensor<0xindex>]} : (tensor<2xf32>, tensor<i32>) -> \
                  (tensor<2xf32>, tensor<i32>)",
                 "%3 = stablehlo.reshape %2#0 : (tensor<2xf32>) -> tensor<2xf32>",
                 "%4 = stablehlo.reshape %2#1 : (tensor<i32>) -> tensor<i32>",
                 "%5:1 = stablehlo.custom_call @send(%3, %4) {has_side_effect = true, \
                  api_version = 4 : i32, backend_config = {collective = 1 : i64, \
-                 call = 0 : i64}} : (tensor<2xf32>, tensor<i32>) -> (tensor<i32>)",
+                 call = 0 : i64}, operand_layouts = [dense<[0]> : tensor<1xindex>, \
+                 dense<> : tensor<0xindex>], result_layouts = [dense<> : tensor<0xindex>]} : \
+                 (tensor<2xf32>, tensor<i32>) -> (tensor<i32>)",
                 "%6 = stablehlo.reshape %5#0 : (tensor<i32>) -> tensor<i32>",
             ]
         );

@@ -284,6 +284,7 @@ impl Func {
             Reduction::Sum | Reduction::Or => return self.constant(dtype, &scalar, 0.0),
             Reduction::Product => return self.constant(dtype, &scalar, 1.0),
             Reduction::And if dtype == DType::Bool => "true".to_owned(),
+            Reduction::And if !dtype.is_signed() => greatest(dtype),
             Reduction::And => return self.constant_int(dtype, &scalar, -1),
             Reduction::Max => least(dtype),
             Reduction::Min => greatest(dtype),
