@@ -203,6 +203,7 @@ mod tests {
         assert_eq!(config.device, DeviceKind::Cpu);
         assert_eq!(config.cpu_num_devices, None);
         assert_eq!(config.deadline, Duration::from_secs(1800));
+        assert_eq!(config.heartbeat, Duration::from_secs(5));
     }
 
     #[test]
@@ -230,6 +231,7 @@ mod tests {
             ("XLA_USE_SPMD", "maybe"),
             ("XLA_DEADLINE_SECONDS", "0"),
             ("XLA_DEADLINE_SECONDS", "NaN"),
+            ("XLA_HEARTBEAT_SECONDS", "-1"),
         ] {
             match with(name, value) {
                 Err(Error::Config { name: named, .. }) => assert_eq!(named, name),

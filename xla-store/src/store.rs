@@ -346,10 +346,10 @@ impl Store {
         match &self.backend {
             Backend::Local(node) => {
                 let outbox = node.hub.join(&scope, member, size).map_err(refused)?;
-                member::local(Arc::clone(node), outbox, scope.clone(), member, on_event)
+                member::local::join(Arc::clone(node), outbox, scope.clone(), member, on_event)
             }
             Backend::Remote { client, heartbeat } => {
-                member::remote(client, &request, *heartbeat, on_event)
+                member::remote::join(client, &request, *heartbeat, on_event)
             }
         }
     }

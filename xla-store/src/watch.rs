@@ -78,3 +78,24 @@ impl Punctuality {
 pub(crate) fn interval(silence: Duration) -> Duration {
     (silence / 5).clamp(Duration::from_millis(20), Duration::from_secs(1))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loop_knows_its_own_pause() {
+        let period = Duration::from_millis(10);
+        let mut punctuality = Punctuality::new(period);
+        std::thread::sleep(PAUSE + 2 * period);
+        assert!(punctuality.was_paused());
+        assert!(!punctuality.was_paused());
+    }
+
+    #[test]
+    fn heartbeats_are_several_to_a_silence_and_at_most_a_second_apart() {
+        assert_eq!(interval(Duration::from_secs(5)), Duration::from_secs(1));
+        assert_eq!(interval(Duration::from_secs(60)), Duration::from_secs(1));
+        assert_eq!(interval(Duration::from_secs(1)), Duration::from_millis(200));
+    }
+}
