@@ -74,15 +74,23 @@ static CHOICE: Mutex<Choice> = Mutex::new(Choice {
 });
 
 /// Says what [`Client::global`](crate::Client::global) connects to, where the plugin connects
-/// processes. To be called before that client exists.
+/// processes. To be called before that client exists; afterwards, the same place once more is
+/// accepted and changes nothing.
 ///
 /// # Errors
 /// [`Error::Argument`] for a node id that is not below the node count; [`Error::Launch`] once the
-/// client exists.
+/// client exists, with another place or none.
 pub fn set_cluster(cluster: Cluster) -> Result<()> {
     cluster.check("set_cluster")?;
     let mut choice = choice();
     if choice.closed {
+        if choice
+            .cluster
+            .as_ref()
+            .is_some_and(|c| c.same_place(&cluster))
+        {
+            return Ok(());
+        }
         return Err(Error::Launch {
             reason: "the PJRT client exists already, without the other processes' devices".into(),
             advice: "launch, or init_process_group, before the first use of a device",
@@ -119,6 +127,11 @@ impl Cluster {
             format!("below the node count, {}", self.node_count),
             self.node_id,
         ))
+    }
+
+    fn same_place(&self, other: &Self) -> bool {
+        (self.node_id, self.node_count, &self.visible_devices)
+            == (other.node_id, other.node_count, &other.visible_devices)
     }
 
     /// Adds what plugins call these things.
@@ -160,9 +173,7 @@ impl Cluster {
 impl PartialEq for Cluster {
     /// The same place with the same store.
     fn eq(&self, other: &Self) -> bool {
-        (self.node_id, self.node_count, &self.visible_devices)
-            == (other.node_id, other.node_count, &other.visible_devices)
-            && Arc::ptr_eq(&self.store, &other.store)
+        self.same_place(other) && Arc::ptr_eq(&self.store, &other.store)
     }
 }
 

@@ -230,12 +230,13 @@ fn the_processs_client_connects_to_the_cluster_that_was_set() {
         record(&client)[..2],
         ["option node_id=0", "option num_nodes=1"]
     );
-    match set_cluster(cluster(0, 1)) {
+    set_cluster(cluster(0, 1)).unwrap();
+    match set_cluster(cluster(1, 2)) {
         Err(Error::Launch { reason, .. }) => assert!(reason.contains("exists"), "{reason}"),
         other => panic!("{other:?}"),
     }
     // With the client gone it is not too late any more.
     drop(client);
     Client::release_global(Duration::from_secs(20)).unwrap();
-    set_cluster(cluster(0, 1)).unwrap();
+    set_cluster(cluster(1, 2)).unwrap();
 }

@@ -1,12 +1,12 @@
 //! The other processes of a world: what they tell, and what they are told.
 
 use super::World;
+use super::plugin::{self, Neighbours};
 use crate::gang::{Control, Hello, Layout, Message, News, Shared, absent};
 use crate::transport::{self, Transport};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use xla_core::{Error, Result};
-use xla_runtime::CpuThreads;
+use xla_core::{Config, Error, Result};
 use xla_runtime::context::{Launch, Standing};
 use xla_store::{Event, Membership, Store};
 
@@ -178,10 +178,13 @@ impl Beyond {
                 let missing = missing.filter(|rank| !came(&state, process_of(*rank)));
                 Err(crate::gang::named(timeout, call, missing))
             })?;
-        let mut here = 1;
+        let mut neighbours = Neighbours { here: 1, before: 0 };
         for (process, hello) in hellos.into_iter().enumerate() {
             let Some(other) = hello else { continue };
-            here += usize::from(other.machine == own.machine);
+            if other.machine == own.machine {
+                neighbours.here += 1;
+                neighbours.before += usize::from(process < topology.process_index);
+            }
             if (other.replicas, &other.version) != (own.replicas, &own.version) {
                 return Err(Error::ProcessGroup {
                     what: call,
@@ -193,10 +196,8 @@ impl Beyond {
                 });
             }
         }
-        xla_runtime::set_cpu_threads(CpuThreads {
-            processes: here,
-            blocking_calls: true,
-        })
+        let kind = Config::global()?.device;
+        plugin::prepare(kind, topology, neighbours, &world.store)
     }
 
     /// Connects the processes of a group. A process that ends meanwhile is an error at once.

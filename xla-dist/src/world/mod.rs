@@ -6,6 +6,7 @@
 
 mod beyond;
 mod meeting;
+mod plugin;
 
 use crate::exchange;
 use crate::gang::{Across, Layout, Shared, ThreadGang};
