@@ -13,6 +13,8 @@
 //! | [`RMSprop`], [`Adagrad`], [`Adadelta`] | squares of gradients only |
 //! | [`Lion`] | signs of means of gradients |
 //!
+//! [`ZeroRedundancyOptimizer`] divides the state of any of them among the ranks.
+//!
 //! [`lr_scheduler`] has the schedules of the learning rate, [`utils`](crate::utils) what clips
 //! gradients. A step of training:
 //!
@@ -61,6 +63,7 @@ mod rmsprop;
 mod sgd;
 mod state;
 mod stepping;
+mod zero;
 
 pub use adadelta::{Adadelta, AdadeltaOptions};
 pub use adagrad::{Adagrad, AdagradOptions};
@@ -72,6 +75,7 @@ pub use radam::{RAdam, RAdamOptions};
 pub use rmsprop::{RMSprop, RMSpropOptions};
 pub use sgd::{Sgd, SgdOptions};
 pub use stepping::{Algorithm, Optim, ParamGroup, Step};
+pub use zero::ZeroRedundancyOptimizer;
 
 use crate::StateDict;
 use xla_core::Result;
@@ -92,6 +96,10 @@ pub trait Optimizer {
 
     /// How many groups of parameters there are.
     fn groups(&self) -> usize;
+
+    /// The names under which [`state_dict`](Optimizer::state_dict) has numbers of a parameter; what it
+    /// has under other names are tensors of the parameter's shape.
+    fn numbers(&self) -> &'static [&'static str];
 
     /// The learning rate of the first group; 0 when there is none.
     fn lr(&self) -> f64;
@@ -126,4 +134,51 @@ pub trait Optimizer {
     /// missing or has no meaning, and a tensor of another shape; nothing has been changed then. What
     /// moving the values returns.
     fn load_state_dict(&mut self, state: &StateDict) -> Result<()>;
+}
+
+/// For a program that chooses its optimizer when it runs.
+impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
+    #[track_caller]
+    fn step(&mut self) -> Result<()> {
+        (**self).step()
+    }
+
+    fn zero_grad(&mut self) {
+        (**self).zero_grad();
+    }
+
+    fn groups(&self) -> usize {
+        (**self).groups()
+    }
+
+    fn numbers(&self) -> &'static [&'static str] {
+        (**self).numbers()
+    }
+
+    fn lr(&self) -> f64 {
+        (**self).lr()
+    }
+
+    fn set_lr(&mut self, lr: f64) {
+        (**self).set_lr(lr);
+    }
+
+    fn hyperparameter(&self, group: usize, name: &str) -> Option<f64> {
+        (**self).hyperparameter(group, name)
+    }
+
+    #[track_caller]
+    fn set_hyperparameter(&mut self, group: usize, name: &str, value: f64) -> Result<()> {
+        (**self).set_hyperparameter(group, name, value)
+    }
+
+    #[track_caller]
+    fn state_dict(&self) -> Result<StateDict> {
+        (**self).state_dict()
+    }
+
+    #[track_caller]
+    fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
+        (**self).load_state_dict(state)
+    }
 }

@@ -278,6 +278,10 @@ impl<A: Algorithm> Optimizer for Optim<A> {
         Optim::groups(self)
     }
 
+    fn numbers(&self) -> &'static [&'static str] {
+        A::NUMBERS
+    }
+
     fn lr(&self) -> f64 {
         Optim::lr(self)
     }

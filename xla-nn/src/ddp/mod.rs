@@ -1,18 +1,20 @@
 //! Data-parallel training: every replica holds the model, gradients are averaged between them.
 
+mod buckets;
+mod reducer;
+
 use crate::{Forward, Module};
+use reducer::{Hook, Reducer, take_over};
 use std::ops::Deref;
+use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use xla_core::{DType, Error, Result};
-use xla_dist::{self as dist, ReduceOp};
+use std::sync::{Arc, Mutex};
+use xla_core::{Error, Result};
+use xla_dist::{self as dist, ProcessGroup};
 use xla_lazy::{GradHook, Tensor, no_grad};
 
 const MIB: f64 = 1024.0 * 1024.0;
-
-/// PyTorch's sizes: the first bucket is small, so that it fills while the backward pass has only
-/// begun.
-const FIRST_BUCKET: usize = 1024 * 1024;
+/// PyTorch's size of a bucket.
 const BUCKET_MIB: f64 = 25.0;
 
 /// A module whose gradients are averaged over the process group.
@@ -27,7 +29,8 @@ const BUCKET_MIB: f64 = 25.0;
 /// is communicated.
 ///
 /// Every rank must use the same parameters in each pass: a rank that leaves some out records another
-/// program, and every rank gets [`Error::Divergence`].
+/// program, and every rank gets [`Error::Divergence`]; where that is meant, say so by
+/// [`find_unused_parameters`](Self::find_unused_parameters).
 ///
 /// ```no_run
 /// use xla_nn::{DistributedDataParallel, Linear, Module, optim};
@@ -41,13 +44,13 @@ const BUCKET_MIB: f64 = 25.0;
 #[derive(Module)]
 pub struct DistributedDataParallel<M> {
     module: M,
-    // Parameters carry a weak hook on this: else parameter and reducer would keep each other alive.
+    // `None` in a group of one, where nothing is communicated.
     #[module(skip)]
     reducer: Option<Arc<Reducer>>,
 }
 
 impl<M: Module> DistributedDataParallel<M> {
-    /// Wraps a module and broadcasts rank 0's parameters and buffers.
+    /// Wraps a module for the default process group and broadcasts rank 0's parameters and buffers.
     ///
     /// What was recorded before is run first: ranks that made their parameters in different ways
     /// then all record the same broadcasts.
@@ -64,37 +67,73 @@ impl<M: Module> DistributedDataParallel<M> {
                 advice: "call init_process_group(\"xla\", \"xla://\") first",
             });
         }
-        if dist::get_world_size()? == 1 {
+        Self::with_group(module, dist::default_group()?)
+    }
+
+    /// Wraps a module for the members of a group, whose first rank's parameters and buffers become
+    /// those of all.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    #[track_caller]
+    pub fn with_group(module: M, group: Arc<ProcessGroup>) -> Result<Self> {
+        if group.size() == 1 {
             return Ok(DistributedDataParallel {
                 module,
                 reducer: None,
             });
         }
         xla_lazy::sync()?;
-        let parameters = module.parameters();
+        let (all, buffers) = (module.parameters(), module.buffers());
         no_grad(|| {
-            for tensor in parameters.iter().chain(&module.buffers()) {
-                tensor.set_data(&dist::broadcast(tensor, 0)?)?;
-            }
-            Ok::<(), Error>(())
+            take_over(&group, &all)?;
+            take_over(&group, &buffers)
         })?;
         let reducer = Arc::new(Reducer {
-            parameters,
+            group,
+            parameters: all.into_iter().filter(Tensor::requires_grad).collect(),
+            buffers,
             bucket_bytes: AtomicUsize::new((BUCKET_MIB * MIB) as usize),
             views: AtomicBool::new(false),
+            find_unused: AtomicBool::new(false),
+            broadcast_buffers: AtomicBool::new(true),
             paused: AtomicUsize::new(0),
             running: Mutex::new(()),
         });
         let hook: Arc<dyn GradHook> = Arc::new(Hook(Arc::downgrade(&reducer)));
         for parameter in &reducer.parameters {
-            if parameter.requires_grad() {
-                parameter.on_grad_ready(Arc::clone(&hook))?;
-            }
+            parameter.on_grad_ready(Arc::clone(&hook))?;
         }
         Ok(DistributedDataParallel {
             module,
             reducer: Some(reducer),
         })
+    }
+
+    /// Whether ranks may use different parameters in a pass: `false` unless set. A parameter that
+    /// only some ranks have used is averaged with zeros from the others, and one that none has used
+    /// keeps its gradient as it is.
+    ///
+    /// A step then is two programs, and waits: each rank first runs what it has recorded, and all
+    /// read which parameters were used.
+    #[must_use]
+    pub fn find_unused_parameters(self, find: bool) -> Self {
+        if let Some(reducer) = &self.reducer {
+            reducer.find_unused.store(find, Ordering::Relaxed);
+        }
+        self
+    }
+
+    /// Whether all ranks take over rank 0's buffers (running statistics) in each step: `true` unless
+    /// set.
+    #[must_use]
+    pub fn broadcast_buffers(self, broadcast: bool) -> Self {
+        if let Some(reducer) = &self.reducer {
+            reducer
+                .broadcast_buffers
+                .store(broadcast, Ordering::Relaxed);
+        }
+        self
     }
 
     /// Whether gradients become views of the averaged buckets instead of copies: `false` unless set,
@@ -122,7 +161,7 @@ impl<M: Module> DistributedDataParallel<M> {
                 "a number of at least 0",
                 megabytes,
             )
-            .at(std::panic::Location::caller()));
+            .at(Location::caller()));
         }
         if let Some(reducer) = &self.reducer {
             // The conversion saturates: more than memory holds means one bucket.
@@ -170,137 +209,5 @@ impl<M: Forward> Forward for DistributedDataParallel<M> {
     #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         self.module.forward(input)
-    }
-}
-
-/// What parameters call after a backward pass.
-struct Hook(Weak<Reducer>);
-
-impl GradHook for Hook {
-    fn finished(&self) -> Result<()> {
-        match self.0.upgrade() {
-            Some(reducer) => reducer.reduce(),
-            None => Ok(()),
-        }
-    }
-}
-
-struct Reducer {
-    parameters: Vec<Tensor>,
-    bucket_bytes: AtomicUsize,
-    views: AtomicBool,
-    /// Depth of `no_sync`.
-    paused: AtomicUsize,
-    /// Two backward passes on two threads must not interleave their collectives.
-    running: Mutex<()>,
-}
-
-impl Reducer {
-    fn reduce(&self) -> Result<()> {
-        if self.paused.load(Ordering::Relaxed) > 0 {
-            return Ok(());
-        }
-        let _running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        // The backward pass reaches the last layers first, so their buckets come first.
-        let ready: Vec<(&Tensor, Tensor)> = self
-            .parameters
-            .iter()
-            .rev()
-            .filter_map(|parameter| Some((parameter, parameter.grad()?)))
-            .collect();
-        let cap = self.bucket_bytes.load(Ordering::Relaxed);
-        let sizes = ready
-            .iter()
-            .map(|(_, g)| (g.dtype(), g.numel() * g.dtype().size()));
-        for bucket in buckets(sizes, cap.min(FIRST_BUCKET), cap) {
-            let gradients: Vec<&Tensor> = bucket.iter().map(|i| &ready[*i].1).collect();
-            let averaged = dist::all_reduce_many(&gradients, ReduceOp::Mean)?;
-            for (i, gradient) in bucket.into_iter().zip(averaged) {
-                let gradient = match self.views.load(Ordering::Relaxed) {
-                    true => gradient,
-                    false => gradient.copy()?,
-                };
-                ready[i].0.set_grad(Some(gradient));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Indices of tensors that travel together: of one dtype, in order, a bucket closed once it holds
-/// `cap` bytes (the first of each dtype `first_cap`). Buckets are ordered by their first tensor.
-fn buckets(
-    tensors: impl Iterator<Item = (DType, usize)>,
-    first_cap: usize,
-    cap: usize,
-) -> Vec<Vec<usize>> {
-    struct Open {
-        dtype: DType,
-        bucket: usize,
-        bytes: usize,
-        cap: usize,
-    }
-    let mut buckets: Vec<Vec<usize>> = Vec::new();
-    let mut open: Vec<Open> = Vec::new();
-    for (index, (dtype, bytes)) in tensors.enumerate() {
-        let at = match open.iter().position(|o| o.dtype == dtype) {
-            Some(at) => at,
-            None => {
-                open.push(Open {
-                    dtype,
-                    bucket: usize::MAX,
-                    bytes: 0,
-                    cap: first_cap,
-                });
-                open.len() - 1
-            }
-        };
-        let current = &mut open[at];
-        if current.bucket == usize::MAX {
-            current.bucket = buckets.len();
-            buckets.push(Vec::new());
-        }
-        buckets[current.bucket].push(index);
-        current.bytes = current.bytes.saturating_add(bytes);
-        if current.bytes >= current.cap {
-            *current = Open {
-                dtype,
-                bucket: usize::MAX,
-                bytes: 0,
-                cap,
-            };
-        }
-    }
-    buckets
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bucket_closes_when_it_is_full() {
-        let sizes = [40, 40, 40, 100, 10, 10].map(|bytes| (DType::F32, bytes));
-        let first_is_small = buckets(sizes.into_iter(), 40, 100);
-        assert_eq!(first_is_small, [vec![0], vec![1, 2, 3], vec![4, 5]]);
-        let one = buckets(sizes.into_iter(), usize::MAX, usize::MAX);
-        assert_eq!(one, [vec![0, 1, 2, 3, 4, 5]]);
-        let each = buckets(sizes.into_iter(), 0, 0);
-        assert_eq!(each.len(), 6);
-        assert!(buckets(std::iter::empty(), 1, 1).is_empty());
-    }
-
-    #[test]
-    fn dtypes_do_not_share_a_bucket() {
-        let tensors = [
-            (DType::F32, 4),
-            (DType::BF16, 2),
-            (DType::F32, 4),
-            (DType::BF16, 2),
-        ];
-        assert_eq!(
-            buckets(tensors.into_iter(), 64, 64),
-            [vec![0, 2], vec![1, 3]]
-        );
     }
 }

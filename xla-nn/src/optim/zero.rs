@@ -1,0 +1,320 @@
+//! An optimizer whose state is divided among the ranks.
+
+use super::Optimizer;
+use crate::StateDict;
+use std::panic::Location;
+use std::sync::Arc;
+use xla_core::{DType, Error, Result};
+use xla_dist::{self as dist, ProcessGroup, ReduceOp};
+use xla_lazy::{Tensor, no_grad};
+
+/// Divides an optimizer's state among the ranks of data-parallel training: each keeps what is
+/// remembered of its part of every parameter, updates that part, and gets the others' from the
+/// others. Stage 1 of [ZeRO](https://arxiv.org/abs/1910.02054).
+///
+/// With `n` ranks, a rank keeps `1/n` of what the optimizer would remember (plus its part of the
+/// parameters). A parameter is divided as it lies in memory, into `n` parts of equal length, the last
+/// padded with zeros: so every rank records the same operators, whatever the parameters' sizes.
+/// PyTorch's `ZeroRedundancyOptimizer` deals whole parameters to ranks instead, whose programs would
+/// differ.
+///
+/// As in PyTorch the gradients are those that [`DistributedDataParallel`](crate::DistributedDataParallel)
+/// has averaged. Without it, [`average_gradients`](Self::average_gradients) has the step average them
+/// itself, which moves half as much data.
+///
+/// ```no_run
+/// # fn replica(model: xla_nn::Linear, loss: xla_lazy::Tensor) -> xla_core::Result<()> {
+/// use xla_nn::Module;
+/// use xla_nn::optim::{AdamW, ZeroRedundancyOptimizer};
+/// let model = xla_nn::DistributedDataParallel::new(model)?;
+/// let mut optimizer =
+///     ZeroRedundancyOptimizer::new(model.parameters(), |parts| Ok(AdamW::new(parts, 1e-3)))?;
+/// loss.backward()?;
+/// optimizer.step()?;
+/// optimizer.zero_grad();
+/// # Ok(())
+/// # }
+/// ```
+///
+/// An optimizer that treats a parameter as one thing, by its norm say, gives another result here: it
+/// is given the parts.
+#[derive(Debug)]
+pub struct ZeroRedundancyOptimizer<O> {
+    optimizer: O,
+    parameters: Vec<Divided>,
+    group: Arc<ProcessGroup>,
+    average: bool,
+}
+
+/// A parameter and this rank's part of it.
+#[derive(Debug)]
+struct Divided {
+    whole: Tensor,
+    part: Tensor,
+}
+
+impl Divided {
+    /// `[ranks, length of a part]`: a tensor of the parameter's shape, padded.
+    fn divide(&self, tensor: &Tensor, ranks: usize) -> Result<Tensor> {
+        let (flat, length) = (tensor.reshape([-1_i64])?, self.part.numel());
+        let missing = (ranks * length - flat.numel()) as i64;
+        let padded = match missing {
+            0 => flat,
+            _ => flat.pad([0, missing], 0.0)?,
+        };
+        padded.reshape([ranks as i64, length as i64])
+    }
+
+    /// The reverse: a tensor of the parameter's shape.
+    fn unite(&self, parts: &Tensor) -> Result<Tensor> {
+        parts
+            .reshape([-1_i64])?
+            .narrow(0, 0, self.whole.numel())?
+            .reshape(self.whole.shape())
+    }
+}
+
+impl<O: Optimizer> ZeroRedundancyOptimizer<O> {
+    /// Divides `parameters` among the ranks of the default group. `optimizer` makes the optimizer of
+    /// this rank's parts, which come in the parameters' order and are flat tensors.
+    ///
+    /// # Errors
+    /// [`Error::ProcessGroup`] without a process group; what `optimizer` and the operators return.
+    #[track_caller]
+    pub fn new(
+        parameters: Vec<Tensor>,
+        optimizer: impl FnOnce(Vec<Tensor>) -> Result<O>,
+    ) -> Result<Self> {
+        Self::with_group(parameters, dist::default_group()?, optimizer)
+    }
+
+    /// Divides `parameters` among the members of a group.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    #[track_caller]
+    pub fn with_group(
+        parameters: Vec<Tensor>,
+        group: Arc<ProcessGroup>,
+        optimizer: impl FnOnce(Vec<Tensor>) -> Result<O>,
+    ) -> Result<Self> {
+        let here = Location::caller();
+        let ranks = group.size();
+        let divide = |whole: Tensor| -> Result<Divided> {
+            let length = whole.numel().div_ceil(ranks);
+            let mut divided = Divided {
+                part: Tensor::zeros([length], (whole.dtype(), whole.device()))?,
+                whole,
+            };
+            let own = own_part(&group, &divided.divide(&divided.whole.detach()?, ranks)?)?;
+            divided.part = own.copy()?.requires_grad_(true)?;
+            Ok(divided)
+        };
+        let parameters = no_grad(|| {
+            parameters
+                .into_iter()
+                .map(divide)
+                .collect::<Result<Vec<_>>>()
+        })
+        .map_err(|e| e.at(here))?;
+        let parts = parameters.iter().map(|p| p.part.clone()).collect();
+        Ok(ZeroRedundancyOptimizer {
+            optimizer: optimizer(parts)?,
+            parameters,
+            group,
+            average: false,
+        })
+    }
+
+    /// Whether the step averages the gradients over the ranks, for training without
+    /// [`DistributedDataParallel`](crate::DistributedDataParallel): `false` unless set. A parameter's
+    /// own gradient stays what the rank computed.
+    #[must_use]
+    pub fn average_gradients(mut self, average: bool) -> Self {
+        self.average = average;
+        self
+    }
+
+    /// The optimizer of this rank's parts.
+    pub fn optimizer(&self) -> &O {
+        &self.optimizer
+    }
+
+    /// See [`Optimizer::step`].
+    ///
+    /// # Errors
+    /// As there, and what the collectives return.
+    #[track_caller]
+    pub fn step(&mut self) -> Result<()> {
+        let here = Location::caller();
+        no_grad(|| self.step_here()).map_err(|e| e.at(here))
+    }
+
+    fn step_here(&mut self) -> Result<()> {
+        let with_gradient: Vec<(&Divided, Tensor)> = self
+            .parameters
+            .iter()
+            .filter_map(|p| Some((p, p.whole.grad()?)))
+            .collect();
+        for dtype in dtypes(with_gradient.iter().map(|(_, g)| g)) {
+            let members = || with_gradient.iter().filter(|(_, g)| g.dtype() == dtype);
+            let divided = members()
+                .map(|(p, g)| p.divide(g, self.group.size()))
+                .collect::<Result<Vec<_>>>()?;
+            let all = Tensor::cat(&divided.iter().collect::<Vec<_>>(), 1)?;
+            let own = match self.average {
+                true => self.group.reduce_scatter_tensor(&all, 0, ReduceOp::Mean)?,
+                false => own_part(&self.group, &all)?,
+            };
+            let own = own.reshape([-1_i64])?;
+            let mut start = 0;
+            for (p, _) in members() {
+                p.part.set_grad(Some(own.narrow(0, start, p.part.numel())?));
+                start += p.part.numel() as i64;
+            }
+        }
+        self.optimizer.step()?;
+        let changed: Vec<&Divided> = with_gradient.iter().map(|(p, _)| *p).collect();
+        for p in &changed {
+            p.part.set_grad(None);
+        }
+        for dtype in dtypes(changed.iter().map(|p| &p.whole)) {
+            let members: Vec<&&Divided> = changed
+                .iter()
+                .filter(|p| p.whole.dtype() == dtype)
+                .collect();
+            let parts = members
+                .iter()
+                .map(|p| p.part.detach())
+                .collect::<Result<Vec<_>>>()?;
+            let own = Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0)?;
+            let all = gather(&self.group, &own)?;
+            let mut start = 0;
+            for p in members {
+                let parts = all.narrow(1, start, p.part.numel())?;
+                p.whole.copy_(&p.unite(&parts)?)?;
+                start += p.part.numel() as i64;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `[ranks, length]` of each rank's `[length]`.
+fn gather(group: &ProcessGroup, own: &Tensor) -> Result<Tensor> {
+    let row = own.reshape([1, own.numel() as i64])?;
+    group.all_gather_into_tensor(&row, 0)
+}
+
+/// This rank's row of `[ranks, length]`. Which row is data: all ranks record the same program.
+fn own_part(group: &ProcessGroup, rows: &Tensor) -> Result<Tensor> {
+    let member = group.group_rank(group.rank())?;
+    rows.narrow(0, member as i64, 1)?.reshape([-1_i64])
+}
+
+/// The dtypes of these tensors, each once.
+fn dtypes<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Vec<DType> {
+    let mut dtypes = Vec::new();
+    for tensor in tensors {
+        if !dtypes.contains(&tensor.dtype()) {
+            dtypes.push(tensor.dtype());
+        }
+    }
+    dtypes
+}
+
+impl<O: Optimizer> Optimizer for ZeroRedundancyOptimizer<O> {
+    #[track_caller]
+    fn step(&mut self) -> Result<()> {
+        ZeroRedundancyOptimizer::step(self)
+    }
+
+    fn zero_grad(&mut self) {
+        for p in &self.parameters {
+            p.whole.set_grad(None);
+        }
+    }
+
+    fn groups(&self) -> usize {
+        self.optimizer.groups()
+    }
+
+    fn numbers(&self) -> &'static [&'static str] {
+        self.optimizer.numbers()
+    }
+
+    fn lr(&self) -> f64 {
+        self.optimizer.lr()
+    }
+
+    fn set_lr(&mut self, lr: f64) {
+        self.optimizer.set_lr(lr);
+    }
+
+    fn hyperparameter(&self, group: usize, name: &str) -> Option<f64> {
+        self.optimizer.hyperparameter(group, name)
+    }
+
+    #[track_caller]
+    fn set_hyperparameter(&mut self, group: usize, name: &str, value: f64) -> Result<()> {
+        self.optimizer.set_hyperparameter(group, name, value)
+    }
+
+    /// The whole state, as the undivided optimizer would save it: it may be loaded by that one too,
+    /// and with another number of ranks. All ranks must call it.
+    #[track_caller]
+    fn state_dict(&self) -> Result<StateDict> {
+        let mut whole = self.optimizer.state_dict()?;
+        no_grad(|| self.map_state(&mut whole, |p, part| p.unite(&gather(&self.group, part)?)))?;
+        Ok(whole)
+    }
+
+    #[track_caller]
+    fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
+        let mut own = state.clone();
+        no_grad(|| {
+            self.map_state(&mut own, |p, whole| {
+                if whole.shape() != p.whole.shape() {
+                    let expected = format!("shape {}", p.whole.shape());
+                    return Err(Error::argument(
+                        "load_state_dict",
+                        "state",
+                        expected,
+                        whole.shape(),
+                    ));
+                }
+                let whole = whole.to((whole.dtype(), p.whole.device()))?;
+                own_part(&self.group, &p.divide(&whole, self.group.size())?)
+            })
+        })?;
+        self.optimizer.load_state_dict(&own)
+    }
+}
+
+impl<O: Optimizer> ZeroRedundancyOptimizer<O> {
+    /// Replaces what is remembered under `state.{i}.…` of parameter `i`; numbers stay as they are.
+    fn map_state(
+        &self,
+        state: &mut StateDict,
+        f: impl Fn(&Divided, &Tensor) -> Result<Tensor>,
+    ) -> Result<()> {
+        let keys: Vec<String> = state.keys().map(str::to_owned).collect();
+        for key in keys {
+            let Some((index, name)) = key.strip_prefix("state.").and_then(|k| k.split_once('.'))
+            else {
+                continue;
+            };
+            let parameter = index
+                .parse()
+                .ok()
+                .and_then(|i: usize| self.parameters.get(i));
+            if let (Some(parameter), Some(tensor)) = (parameter, state.get(&key))
+                && !self.optimizer.numbers().contains(&name)
+            {
+                let mapped = f(parameter, tensor)?;
+                state.insert(key, mapped);
+            }
+        }
+        Ok(())
+    }
+}
