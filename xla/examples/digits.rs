@@ -73,6 +73,7 @@ struct Report {
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
+/// Visible so that a cell of a notebook may have this file as a module and call it.
 pub(crate) fn main() -> ExitCode {
     match run(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,

@@ -75,8 +75,14 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts `command` without the variables of launches except those that it sets itself.
+    /// Starts `command` without the variables of launches except those that it sets itself, and
+    /// with nothing to read.
     pub fn start(command: &mut Command) -> Running {
+        Running::reading(command, Stdio::null())
+    }
+
+    /// The same with something to read.
+    pub fn reading(command: &mut Command, input: impl Into<Stdio>) -> Running {
         let own: Vec<_> = command
             .get_envs()
             .map(|(name, _)| name.to_owned())
@@ -90,7 +96,7 @@ impl Running {
         // A file, not a pipe: nothing waits for a descendant that keeps it open.
         let output = tempfile::tempfile().expect("there is a folder for temporary files");
         let clone = || output.try_clone().expect("a file can be shared");
-        command.stdin(Stdio::null()).stdout(clone()).stderr(clone());
+        command.stdin(input).stdout(clone()).stderr(clone());
         let child = command.process_group(0).spawn();
         Running {
             child: child.unwrap_or_else(|error| panic!("{command:?}: {error}")),
@@ -103,8 +109,13 @@ impl Running {
     ///
     /// # Panics
     /// When it ends otherwise, or not in time.
-    pub fn printed(mut self) -> Printed {
-        let end = Instant::now() + DEADLINE;
+    pub fn printed(self) -> Printed {
+        self.printed_within(DEADLINE)
+    }
+
+    /// The same with a deadline of its own.
+    pub fn printed_within(mut self, deadline: Duration) -> Printed {
+        let end = Instant::now() + deadline;
         let status = loop {
             match self.child.try_wait().expect("the child was started here") {
                 Some(status) => break Some(status),
@@ -115,7 +126,7 @@ impl Running {
         let text = self.text();
         let command = &self.command;
         match status {
-            None => panic!("{command} did not end within {DEADLINE:?}\n{text}"),
+            None => panic!("{command} did not end within {deadline:?}\n{text}"),
             Some(status) => assert!(ExitStatus::success(&status), "{command}: {status}\n{text}"),
         }
         Printed { text }

@@ -39,7 +39,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
     /// Seconds after which a test is ended and counts as failed
-    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     deadline: u64,
 }
 
