@@ -31,7 +31,7 @@ const EVCXR: &str = "0.22.0";
 /// What pip installs for torchrun: torch with what it imports to launch processes, without what
 /// else it declares. The libraries for NVIDIA's GPUs are only those that torch's own are linked
 /// with, since it loads on no machine without them; Triton, sympy and others stay away.
-const TORCH_PACKAGES: [&str; 14] = [
+const TORCH_PACKAGES: [&str; 15] = [
     "torch==2.14.1",
     "typing-extensions==4.16.0",
     "nvidia-cublas==13.1.1.3",
@@ -41,6 +41,7 @@ const TORCH_PACKAGES: [&str; 14] = [
     "nvidia-cudnn-cu13==9.24.0.43",
     "nvidia-cufft==12.0.0.61",
     "nvidia-cufile==1.15.1.6",
+    "nvidia-curand==10.4.0.35",
     "nvidia-cusparse==12.6.3.3",
     "nvidia-cusparselt-cu13==0.8.1",
     "nvidia-nccl-cu13==2.30.7",
