@@ -95,7 +95,7 @@ pub struct Guard {
 /// As many groups as a guard can watch: it cannot allocate.
 const GROUPS: usize = 4096;
 
-/// The message after which a guard does its work and ends. A positive number is a group to watch, a
+/// The message after which a guard ends and harms nobody. A positive number is a group to watch, a
 /// negative one a group to forget.
 const END: i32 = 0;
 
@@ -124,6 +124,28 @@ impl Guard {
     /// [`Error::System`] when the guard is gone.
     pub fn watch(&self, group: i32) -> Result<()> {
         self.tell(group)
+    }
+
+    /// Has the process that `command` will start be watched from before its program begins, as the
+    /// leader of its group: this process may end before it has learnt of the other's start.
+    pub fn watch_child(&self, command: &mut Command) {
+        let Some(pipe) = self.pipe.as_ref().map(AsRawFd::as_raw_fd) else {
+            return;
+        };
+        let announce = move || {
+            // SAFETY: takes nothing and cannot fail.
+            let message = unsafe { libc::getpid() }.to_ne_bytes();
+            // SAFETY: the call is async-signal-safe and reads the message's own length. The
+            // descriptor is the guard's pipe, or, should the guard be gone by then, at worst
+            // another of this process's files: the caller keeps the guard longer than the command.
+            match unsafe { libc::write(pipe, message.as_ptr().cast(), message.len()) } {
+                4 => Ok(()),
+                _ => Err(IoError::last_os_error()),
+            }
+        };
+        // SAFETY: the closure runs between fork and exec; it makes system calls only, and neither
+        // allocates nor takes a lock.
+        unsafe { command.pre_exec(announce) };
     }
 
     /// Forgets a group, before its number can be another's.
@@ -177,7 +199,7 @@ fn stand_guard(pipe: RawFd) -> ! {
         loop {
             match libc::read(0, message.as_mut_ptr().cast(), message.len()) {
                 4 => match i32::from_ne_bytes(message) {
-                    END => break,
+                    END => libc::_exit(0),
                     group if group > 1 => replace(&mut groups, 0, group),
                     group => replace(&mut groups, group.saturating_neg(), 0),
                 },
@@ -242,12 +264,13 @@ mod tests {
     #[test]
     fn a_guard_kills_what_it_watches_and_nothing_that_it_has_forgotten() {
         let (mut killed, mut spared) = (sleepers(), sleepers());
-        let guard = Guard::start().unwrap();
+        let mut guard = Guard::start().unwrap();
         for child in [&killed, &spared] {
             guard.watch(child.id() as i32).unwrap();
         }
         guard.forget(spared.id() as i32).unwrap();
         // The end of the pipe is all a guard learns of its parent's end.
+        guard.pipe = None;
         drop(guard);
         let end = Instant::now() + Duration::from_secs(20);
         assert!(!killed.wait().unwrap().success());

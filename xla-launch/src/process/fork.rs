@@ -30,7 +30,7 @@ pub(super) fn start<E: Send + 'static>(
         Forked::Child => {
             after_fork();
             let outputs = pipes.map(|(_, (_, output), (_, errors))| (output, errors));
-            if let Err(error) = settle(outputs) {
+            if let Err(error) = settle(outputs).and_then(|()| workers.watch_this_process()) {
                 eprintln!("a forked replica cannot start: {error}");
                 std::process::exit(1);
             }

@@ -134,6 +134,7 @@ impl<E: Send + 'static> Workers<E> {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
         die_with_parent(&mut command);
+        self.guard.watch_child(&mut command);
         let mut child = command
             .spawn()
             .map_err(|error| Error::io(command.get_program(), error))?;
@@ -151,10 +152,18 @@ impl<E: Send + 'static> Workers<E> {
         Ok(number)
     }
 
-    /// Takes on a child of this process that leads a process group.
+    /// Has the guard know of the calling process, a fork of the supervisor that leads a group.
     ///
     /// # Errors
-    /// [`Error::System`] when it cannot be watched; it is then killed.
+    /// [`Error::System`] when the guard is gone.
+    pub(crate) fn watch_this_process(&self) -> Result<()> {
+        self.guard.watch(rustix::process::getpid().as_raw_pid())
+    }
+
+    /// Takes on a child of this process that leads a process group and is known to the guard.
+    ///
+    /// # Errors
+    /// [`Error::System`] when there can be no thread that waits for it; it is then killed.
     pub(crate) fn adopt(&mut self, pid: Pid) -> Result<usize> {
         let number = self.workers.len();
         self.workers.push(Worker {
@@ -162,7 +171,6 @@ impl<E: Send + 'static> Workers<E> {
             running: true,
             pumps: Vec::new(),
         });
-        self.guard.watch(pid.as_raw_pid())?;
         let sender = self.sender.clone();
         thread::Builder::new()
             .name(format!("wait-{number}"))

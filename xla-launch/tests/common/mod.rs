@@ -51,8 +51,13 @@ pub(crate) fn is_alive(pid: u32) -> bool {
 pub(crate) fn assert_gone(pids: &[u32]) {
     let end = Instant::now() + Duration::from_secs(10);
     while pids.iter().any(|pid| is_alive(*pid)) {
-        let left: Vec<_> = pids.iter().filter(|pid| is_alive(**pid)).collect();
-        assert!(Instant::now() < end, "of {pids:?}, {left:?} are left");
+        // As the system has them: name, state, parent, group, session.
+        let left: Vec<String> = pids
+            .iter()
+            .filter_map(|pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok())
+            .map(|stat| stat.chars().take(60).collect())
+            .collect();
+        assert!(Instant::now() < end, "of {pids:?} are left: {left:#?}");
         thread::sleep(Duration::from_millis(20));
     }
 }
