@@ -62,6 +62,10 @@ mod subgroup;
 mod transport;
 mod world;
 
+#[cfg(feature = "gloo")]
+#[doc(hidden)]
+pub use transport::bench;
+
 pub use gang::OVERDUE_EXIT_CODE;
 pub use group::{
     ProcessGroup, destroy_process_group, get_rank, get_world_size, init_process_group,

@@ -1,5 +1,6 @@
 //! This project's side of the benchmarks: work that is timed, and how it is reported.
 
+mod all_reduce;
 mod chain;
 mod cnn;
 mod gpt;
@@ -37,6 +38,9 @@ pub fn run(work: &str, options: &Options, start: Instant) -> Result<String, Stri
     if options.steps == 0 {
         return Err("--steps: expected at least 1".into());
     }
+    if work == "all_reduce" {
+        return all_reduce::run(options);
+    }
     let operators = work.strip_prefix("chain-").and_then(|n| n.parse().ok());
     let step = match (work, operators) {
         (_, Some(n)) if n >= 2 => chain::step(n, options.grad),
@@ -44,7 +48,7 @@ pub fn run(work: &str, options: &Options, start: Instant) -> Result<String, Stri
         ("cnn", _) => cnn::step(),
         ("gpt" | "first", _) => gpt::step(),
         _ => {
-            let expected = "chain-N with N of at least 2, mlp, cnn, gpt or first";
+            let expected = "chain-N with N of at least 2, mlp, cnn, gpt, first or all_reduce";
             return Err(format!("no benchmark {work:?}: expected {expected}"));
         }
     };

@@ -1,7 +1,8 @@
 //! This project's side of the benchmarks: one JSON line with the median seconds of a step that is
 //! waited for (`step_s`), the mean of steps with one wait at the end (`pipelined_s`), how much
 //! longer the first step took (`compile_s`), and the process's peak memory. For `first` it is the
-//! seconds from the process's start to the end of the first step of `gpt`.
+//! seconds from the process's start to the end of the first step of `gpt`. `all_reduce` prints a line
+//! for each way to reduce and each size.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
@@ -12,7 +13,7 @@ use tests::bench::{self, Options};
 #[derive(Parser)]
 struct Arguments {
     /// `chain-N` (N elementwise operators on 16 by 16 `f32`s, recorded anew in every step), `mlp`,
-    /// `cnn`, `gpt` or `first`
+    /// `cnn`, `gpt`, `first` or `all_reduce`
     work: String,
     #[command(flatten)]
     options: Options,

@@ -7,6 +7,8 @@
 //!
 //! A transport that failed once stays failed: bytes may be missing anywhere.
 
+#[cfg(feature = "gloo")]
+pub mod bench;
 pub(crate) mod collectives;
 #[cfg(feature = "gloo")]
 mod gloo;

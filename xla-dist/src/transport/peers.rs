@@ -95,6 +95,18 @@ impl Peers {
     }
 }
 
+impl Peers {
+    /// Gloo's own algorithm, for comparison.
+    pub(super) fn own_all_reduce(
+        &self,
+        tag: u32,
+        numbers: &mut [f32],
+        within: Duration,
+    ) -> Result<(), String> {
+        self.shared.context.own_all_reduce(tag, numbers, within)
+    }
+}
+
 /// Exchanges each process's index with each other: afterwards both ends of every connection know that
 /// it is made. (Gloo ends a process whose peer resets a connection that it has not accepted yet.)
 fn hello(

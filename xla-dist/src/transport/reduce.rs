@@ -172,36 +172,52 @@ fn fold<T: Lane>(
     op: impl Fn(T::Wide, T::Wide) -> T::Wide,
 ) {
     let size = size_of::<T>();
-    let read = |bytes: &[u8]| bytemuck::pod_read_unaligned::<T>(bytes).widen();
     let mut wide = [T::Wide::default(); BLOCK];
-    let length = out.len();
-    for start in (0..length).step_by(BLOCK * size) {
-        let range = start..length.min(start + BLOCK * size);
+    for start in (0..out.len()).step_by(BLOCK * size) {
+        let range = start..out.len().min(start + BLOCK * size);
         let wide = &mut wide[..range.len() / size];
         let rest = match sources {
             [first, rest @ ..] if !counts => {
-                for (to, from) in wide.iter_mut().zip(first[range.clone()].chunks_exact(size)) {
-                    *to = read(from);
-                }
+                each::<T>(wide, &first[range.clone()], |to, from| *to = from);
                 rest
             }
             all => {
-                for (to, from) in wide.iter_mut().zip(out[range.clone()].chunks_exact(size)) {
-                    *to = read(from);
-                }
+                each::<T>(wide, &out[range.clone()], |to, from| *to = from);
                 all
             }
         };
         for source in rest {
-            for (to, from) in wide
-                .iter_mut()
-                .zip(source[range.clone()].chunks_exact(size))
-            {
-                *to = op(*to, read(from));
+            each::<T>(wide, &source[range.clone()], |to, from| *to = op(*to, from));
+        }
+        let out = &mut out[range];
+        match bytemuck::try_cast_slice_mut::<u8, T>(out) {
+            Ok(out) => {
+                for (to, from) in out.iter_mut().zip(wide) {
+                    *to = T::narrow(*from);
+                }
+            }
+            Err(_) => {
+                for (to, from) in out.chunks_exact_mut(size).zip(wide) {
+                    to.copy_from_slice(bytemuck::bytes_of(&T::narrow(*from)));
+                }
             }
         }
-        for (to, from) in out[range].chunks_exact_mut(size).zip(wide.iter()) {
-            to.copy_from_slice(bytemuck::bytes_of(&T::narrow(*from)));
+    }
+}
+
+/// Does something with each element; those of a program are aligned.
+#[inline]
+fn each<T: Lane>(wide: &mut [T::Wide], bytes: &[u8], f: impl Fn(&mut T::Wide, T::Wide)) {
+    match bytemuck::try_cast_slice::<u8, T>(bytes) {
+        Ok(elements) => {
+            for (to, from) in wide.iter_mut().zip(elements) {
+                f(to, from.widen());
+            }
+        }
+        Err(_) => {
+            for (to, from) in wide.iter_mut().zip(bytes.chunks_exact(size_of::<T>())) {
+                f(to, bytemuck::pod_read_unaligned::<T>(from).widen());
+            }
         }
     }
 }
