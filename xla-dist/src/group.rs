@@ -1,5 +1,6 @@
 //! Process groups: which ranks communicate, and the gang that runs their collectives.
 
+use crate::backend::Backend;
 use crate::ops::ReplicaGroups;
 use crate::world::World;
 use std::fmt;
@@ -299,19 +300,37 @@ impl Membership {
     }
 }
 
-/// Makes the default process group of the calling replica, with all replicas of its launch as
-/// members, and waits until all of them have called it.
+/// Makes the default process group of the calling replica, whose members are all replicas of all
+/// processes, and waits until each of them has called it.
 ///
-/// The backend is `"xla"` and the method `"xla://"`: ranks, world size and addresses come from the
-/// launch. Outside a launch, and in debug mode, the group has one member and collectives cost
-/// nothing, so the same program runs everywhere.
+/// The backend is `"xla"`, or one of [`register_backend`](crate::register_backend). The method says
+/// how the processes meet ([`xla_store::rendezvous`]):
+///
+/// | method | |
+/// | --- | --- |
+/// | `xla://` | as the launch, or a launcher's environment, says; else this process is alone |
+/// | `env://` | by `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` |
+/// | `tcp://host:port?rank=0&world_size=2` | process 0 listens there |
+/// | `file:///path?rank=0&world_size=2` | process 0 writes its address there |
+///
+/// Ranks there count processes; with several replicas a process those of process `p` have the
+/// global ranks `p * replicas` and following. In debug mode the group has one member and collectives
+/// cost nothing, so the same program runs everywhere.
+///
+/// Groups whose members are in one process use XLA's own collectives. Those that span processes
+/// exchange over the network, on CPU (cargo feature `gloo`): their collectives are executed in the
+/// order recorded, also those whose result nobody reads, and each process may read values, and so
+/// end its programs, where it likes. A process that is gone is noticed within
+/// `XLA_HEARTBEAT_SECONDS` (5). When `main` returns, the process that hosts the store waits for the
+/// others to leave; one that ends otherwise counts as failed.
 ///
 /// A group whose collective failed on some rank stays failed, since its members no longer stand at
 /// the same place; all of them may [`destroy_process_group`] and make a new one.
 ///
 /// # Errors
-/// [`Error::Config`] for another backend or method, [`Error::ProcessGroup`] when there is a group
-/// already, [`Error::ReplicaLeft`] or [`Error::ReplicaFailed`] when a replica ended without
+/// [`Error::Config`] for an unknown backend, [`Error::Rendezvous`] for an unknown method or processes
+/// that do not come, [`Error::ProcessGroup`] when there is a group already or the processes do not
+/// run the same, [`Error::MissingFeature`] in a build without `gloo`, [`Error::ReplicaLeft`] or [`Error::ReplicaFailed`] when a replica ended without
 /// calling it, [`Error::Deadline`] naming the ranks that did not come.
 ///
 /// ```
@@ -323,15 +342,7 @@ impl Membership {
 /// ```
 pub fn init_process_group(backend: &str, init_method: &str) -> Result<()> {
     const CALL: &str = "init_process_group";
-    let only = |name, accepted: &str, got: &str| match got == accepted {
-        true => Ok(()),
-        false => Err(Error::Config {
-            name,
-            expected: format!("{accepted:?}"),
-            got: got.into(),
-        }),
-    };
-    only("backend", "xla", backend)?;
+    let backend = Backend::named(backend)?;
     let context = context::current(CALL)?;
     let membership = Membership::of(&context);
     let generation = {
@@ -346,7 +357,7 @@ pub fn init_process_group(backend: &str, init_method: &str) -> Result<()> {
         state.joining = true;
         state.generation
     };
-    let made = World::join(CALL, &context, generation, init_method).and_then(|world| {
+    let made = World::join(CALL, &context, generation, &backend, init_method).and_then(|world| {
         let ranks: Vec<usize> = (0..world.size()).collect();
         let gang = world.gang(CALL, &context, (generation, 0), &ranks)?;
         Ok(ProcessGroup::new(

@@ -51,6 +51,7 @@
 //! | `group=g` | a method: `g.all_reduce(&x, ReduceOp::Sum)` |
 #![deny(unsafe_code)]
 
+mod backend;
 mod exchange;
 mod gang;
 mod group;
@@ -66,6 +67,7 @@ mod world;
 #[doc(hidden)]
 pub use transport::bench;
 
+pub use backend::{BackendWorld, register_backend};
 pub use gang::OVERDUE_EXIT_CODE;
 pub use group::{
     ProcessGroup, destroy_process_group, get_rank, get_world_size, init_process_group,

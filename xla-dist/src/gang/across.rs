@@ -288,9 +288,18 @@ impl Shared {
         }
     }
 
-    /// A replica of the launch has ended: what is under way and still needs it cannot go on.
+    /// A replica of the launch has ended: what is under way and still needs it cannot go on. After a
+    /// failure nothing does, so that the first one is what all hear of, and not what it causes.
     pub(crate) fn ended(&self, rank: usize, standing: &Standing) {
         let Some(across) = &self.across else { return };
+        if let Standing::Failed(message) = standing
+            && across.layout.ranks().contains(&rank)
+        {
+            return self.break_off(Error::ReplicaFailed {
+                rank,
+                message: message.clone(),
+            });
+        }
         let standings = self.launch.standings();
         let state = across.lock();
         let flying = state.flying.iter();

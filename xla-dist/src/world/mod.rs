@@ -8,6 +8,7 @@ mod beyond;
 mod meeting;
 mod plugin;
 
+use crate::backend::{Backend, BackendWorld};
 use crate::exchange;
 use crate::gang::{Across, Layout, Shared, ThreadGang};
 use crate::lobby::{Guest, Lobbies};
@@ -37,6 +38,7 @@ impl World {
         call: &'static str,
         context: &Arc<ReplicaContext>,
         generation: u64,
+        backend: &Backend,
         url: &str,
     ) -> Result<Arc<World>> {
         static WORLDS: LazyLock<Lobbies<(u64, u64), Arc<World>>> = LazyLock::new(Lobbies::new);
@@ -48,14 +50,19 @@ impl World {
             expected: &expected,
             rank: context.rank(),
             device: context.device().ordinal(),
-            subject: format!("a default group by {url:?}"),
+            subject: format!("a default group of {:?} by {url:?}", backend.name),
         };
         WORLDS.meet((launch.id(), generation), &guest, |_| {
-            World::form(call, context, url)
+            World::form(call, context, backend, url)
         })
     }
 
-    fn form(call: &'static str, context: &ReplicaContext, url: &str) -> Result<Arc<World>> {
+    fn form(
+        call: &'static str,
+        context: &ReplicaContext,
+        backend: &Backend,
+        url: &str,
+    ) -> Result<Arc<World>> {
         let launch = context.launch();
         let topology = launch.topology();
         let told = match context.mode() {
@@ -64,8 +71,18 @@ impl World {
             Mode::Single => false,
             _ => url == FROM_LAUNCH && topology.processes == 1,
         };
+        let set_up = |store: &Store, processes: usize, process_index: usize| {
+            backend.set_up(&BackendWorld {
+                store,
+                process_index,
+                processes,
+                deadline: launch.deadline(),
+            })
+        };
         if told {
-            return Ok(World::within(launch, Store::local()));
+            let store = Store::local();
+            set_up(&store, 1, 0)?;
+            return Ok(World::within(launch, store));
         }
         let meeting = meeting::of_process(url, launch.deadline())?;
         let found = Topology {
@@ -87,6 +104,7 @@ impl World {
             });
         }
         let store = meeting.next_world();
+        set_up(&store, found.processes, found.process_index)?;
         if found.processes == 1 {
             return Ok(World::within(launch, store));
         }
