@@ -77,20 +77,25 @@ impl Across {
         });
     }
 
-    /// Ends everything under way, once.
-    fn end(&self, error: &Error) -> bool {
+    /// Ends everything under way, once; with `tell` the other processes are told why. Who returns
+    /// from here can be sure that they are: what this causes, such as the failure of the caller, is
+    /// heard of later.
+    fn end(&self, error: &Error, tell: bool) {
         let mut state = self.lock();
         if state.broken.is_some() {
-            return false;
+            return;
         }
         state.broken = Some(error.clone());
         let flying = std::mem::take(&mut state.flying);
+        if tell {
+            let own = self.layout.ranks_in(self.layout.own()).next();
+            self.tell(News::Broken(Reason::of(error, own.unwrap_or(0))));
+        }
         drop(state);
         for launched in flying {
             launched.settle(Err(error.clone()));
         }
         self.transport.abort(&error.to_string());
-        true
     }
 
     /// The ranks in these processes.
@@ -282,7 +287,7 @@ impl Shared {
             News::Broken(reason) => {
                 let error = reason.into_error();
                 self.room().fail(error.clone());
-                across.end(&error);
+                across.end(&error, false);
                 self.launch.notify();
             }
         }
@@ -328,10 +333,7 @@ impl Shared {
         let Some(error) = self.room().broken.clone() else {
             return;
         };
-        if across.end(&error) {
-            let own = across.layout.ranks_in(across.layout.own()).next();
-            across.tell(News::Broken(Reason::of(&error, own.unwrap_or(0))));
-        }
+        across.end(&error, true);
     }
 
     /// The group's number.

@@ -349,8 +349,10 @@ impl Gang for ThreadGang {
 
     fn settle(&self, proposal: Arc<dyn Proposal>) -> Result<Settlement> {
         let mut room = self.shared.room();
-        if let Some(error) = &room.broken {
-            return Err(error.clone());
+        if let Some(error) = room.broken.clone() {
+            drop(room);
+            self.shared.spread();
+            return Err(error);
         }
         if room.votes.iter().any(Option::is_some) || room.proposals[self.member].is_some() {
             room.fail(Error::Internal {
@@ -372,8 +374,10 @@ impl Gang for ThreadGang {
 
     fn vote(&self, ready: Result<()>) -> Result<Start> {
         let mut room = self.shared.room();
-        if let Some(error) = &room.broken {
-            return Err(ready.err().unwrap_or_else(|| error.clone()));
+        if let Some(error) = room.broken.clone() {
+            drop(room);
+            self.shared.spread();
+            return Err(ready.err().unwrap_or(error));
         }
         if room.proposals.iter().any(Option::is_some) || room.votes[self.member].is_some() {
             room.fail(Error::Internal {

@@ -378,12 +378,13 @@ impl World {
     /// The function of a replica of this process has ended.
     fn local_ended(&self, position: usize, standing: &Standing) {
         let rank = self.launch.local_ranks().start + position;
-        self.launch.leave(rank, standing.clone());
         let failure = match standing {
             Standing::Failed(message) => Some(message.clone()),
             Standing::Left | Standing::Running => None,
         };
+        // The others first: those here who wait for it fail next, and theirs is to be heard later.
         self.tell(&Message::Ended { rank, failure });
+        self.launch.leave(rank, standing.clone());
         self.leave_when_done();
     }
 
