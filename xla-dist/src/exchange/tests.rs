@@ -38,10 +38,12 @@ fn meant(exchange: &Exchange, group: &[usize], length: usize) -> Vec<Vec<i32>> {
     }
 }
 
+/// Processes, the process of each rank, and the ranks of each group.
+type Layouts = (usize, &'static [usize], &'static [&'static [usize]]);
+
 #[test]
 fn every_collective_is_what_it_means_however_its_members_lie() {
-    // Of each group of ranks: the ranks' processes, and the group's members.
-    let layouts: [(usize, &[usize], &[&[usize]]); 3] = [
+    let layouts: [Layouts; 3] = [
         (2, &[0, 0, 1, 1], &[&[0, 1, 2, 3]]),
         // Even and odd ranks, one group in descending order; each spans both processes.
         (2, &[0, 0, 1, 1], &[&[2, 0], &[1, 3]]),
