@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const DEADLINE: Duration = Duration::from_secs(240);
 
 /// Enough to learn most of the digits, in seconds.
-pub const ARGUMENTS: [&str; 4] = ["--epochs", "3", "--train-limit", "4096"];
+pub(crate) const ARGUMENTS: [&str; 4] = ["--epochs", "3", "--train-limit", "4096"];
 
 /// What a launcher, or a user of one, sets.
 const OF_LAUNCHES: [&str; 12] = [
@@ -32,7 +32,7 @@ const OF_LAUNCHES: [&str; 12] = [
 ///
 /// # Panics
 /// Where it has not.
-pub fn built(path: &str) -> PathBuf {
+pub(crate) fn built(path: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a running test has a path");
     let profile = test
         .ancestors()
@@ -49,7 +49,7 @@ pub fn built(path: &str) -> PathBuf {
 }
 
 /// The example.
-pub fn example() -> PathBuf {
+pub(crate) fn example() -> PathBuf {
     built("examples/digits")
 }
 
@@ -61,14 +61,14 @@ pub fn example() -> PathBuf {
     dead_code,
     reason = "each test is a crate of its own, with this module as a part"
 )]
-pub fn installed(variable: &str) -> PathBuf {
+pub(crate) fn installed(variable: &str) -> PathBuf {
     std::env::var_os(variable)
         .map(PathBuf::from)
         .unwrap_or_else(|| panic!("{variable} is set by `cargo xtask test`"))
 }
 
 /// A program that runs, with all that it starts.
-pub struct Running {
+pub(crate) struct Running {
     child: Child,
     output: std::fs::File,
     command: String,
@@ -77,12 +77,12 @@ pub struct Running {
 impl Running {
     /// Starts `command` without the variables of launches except those that it sets itself, and
     /// with nothing to read.
-    pub fn start(command: &mut Command) -> Running {
+    pub(crate) fn start(command: &mut Command) -> Running {
         Running::reading(command, Stdio::null())
     }
 
     /// The same with something to read.
-    pub fn reading(command: &mut Command, input: impl Into<Stdio>) -> Running {
+    pub(crate) fn reading(command: &mut Command, input: impl Into<Stdio>) -> Running {
         let own: Vec<_> = command
             .get_envs()
             .map(|(name, _)| name.to_owned())
@@ -109,12 +109,12 @@ impl Running {
     ///
     /// # Panics
     /// When it ends otherwise, or not in time.
-    pub fn printed(self) -> Printed {
+    pub(crate) fn printed(self) -> Printed {
         self.printed_within(DEADLINE)
     }
 
     /// The same with a deadline of its own.
-    pub fn printed_within(mut self, deadline: Duration) -> Printed {
+    pub(crate) fn printed_within(mut self, deadline: Duration) -> Printed {
         let end = Instant::now() + deadline;
         let status = loop {
             match self.child.try_wait().expect("the child was started here") {
@@ -159,8 +159,8 @@ impl Drop for Running {
 }
 
 /// The output of the example.
-pub struct Printed {
-    pub text: String,
+pub(crate) struct Printed {
+    pub(crate) text: String,
 }
 
 impl Printed {
@@ -177,29 +177,25 @@ impl Printed {
         value.trim_matches([' ', '%'])
     }
 
-    pub fn devices(&self) -> usize {
+    pub(crate) fn devices(&self) -> usize {
         self.value("devices  ").parse().expect("a number")
     }
 
     /// In per cent.
-    pub fn accuracy(&self) -> f64 {
+    pub(crate) fn accuracy(&self) -> f64 {
         self.value("test accuracy  ").parse().expect("a number")
     }
 }
 
 /// Runs the example to its end with these variables.
-pub fn run(variables: &[(&str, &str)]) -> Printed {
+pub(crate) fn run(variables: &[(&str, &str)]) -> Printed {
     let mut command = Command::new(example());
     command.args(ARGUMENTS).envs(variables.iter().copied());
     Running::start(&mut command).printed()
 }
 
 /// Asserts that a run over so many devices learnt what one device learns: within 1 %.
-#[allow(
-    dead_code,
-    reason = "each test is a crate of its own, with this module as a part"
-)]
-pub fn assert_same_as_one_device(printed: &Printed, devices: usize) {
+pub(crate) fn assert_same_as_one_device(printed: &Printed, devices: usize) {
     let one = run(&[("CPU_NUM_DEVICES", "1")]);
     assert_eq!(one.devices(), 1);
     assert_eq!(printed.devices(), devices, "{}", printed.text);
