@@ -10,7 +10,10 @@ pub mod collectives;
 pub mod conformance;
 pub mod differences;
 pub mod fuzz;
+pub mod training;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -58,6 +61,33 @@ pub fn replicas<T: Send>(n: usize, f: impl Fn(usize) -> xla::Result<T> + Send + 
         .devices(n)
         .deadline(Duration::from_secs(60))
         .run(|rank| {
+            dist::init_process_group("xla", "xla://")?;
+            f(rank)
+        })
+        .unwrap()
+}
+
+/// A launch of so many processes of so many devices, each of which runs the calling test again, up to
+/// this launch.
+pub fn processes(processes: usize, devices: usize) -> Launcher {
+    Launcher::new()
+        .processes(processes)
+        .devices(devices)
+        .deadline(Duration::from_secs(60))
+        .worker_args([test_name().as_str(), "--exact", "--nocapture"])
+}
+
+/// [`replicas`] in so many processes of so many devices: what each rank returned.
+///
+/// # Panics
+/// When a replica fails.
+pub fn spawned<T: Serialize + DeserializeOwned + Send>(
+    processes: usize,
+    devices: usize,
+    f: impl Fn(usize) -> xla::Result<T> + Send + Sync,
+) -> Vec<T> {
+    self::processes(processes, devices)
+        .run_serialized(|rank| {
             dist::init_process_group("xla", "xla://")?;
             f(rank)
         })

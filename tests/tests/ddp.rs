@@ -1,80 +1,15 @@
 //! Data-parallel training gives the model that one replica with the whole batch gives.
 
+use tests::training::{self, Wrap, assert_same_model, model, values};
 use tests::with_devices;
-use xla::data::{DataLoader, TensorDataset};
 use xla::metrics::Scope;
-use xla::nn::{self, DistributedDataParallel, Linear, Module, Relu, Sequential};
-use xla::{Error, Launcher, Literal, Result, Tensor, dist, optim};
-
-const SAMPLES: usize = 48;
-const BATCH: usize = 16;
-const EPOCHS: u64 = 4;
-
-/// Points on curves, with the curve's number as label.
-fn data() -> Result<TensorDataset> {
-    let label = |i: usize| i * 7 % 3;
-    let point =
-        |i: usize| (0..6).map(move |k| ((i * 5 + k * 3 * (label(i) + 1)) as f32 * 0.37).sin());
-    let points = (0..SAMPLES).flat_map(point).collect::<Vec<f32>>();
-    let labels = (0..SAMPLES).map(|i| label(i) as i64).collect::<Vec<_>>();
-    TensorDataset::new(
-        Literal::from_vec(points, [SAMPLES, 6])?,
-        Literal::from_vec(labels, [SAMPLES])?,
-    )
-}
-
-fn model() -> Result<Sequential> {
-    Ok(Sequential::new()
-        .add(Linear::new(6, 8, ())?)
-        .add(Relu)
-        .add(Linear::new(8, 3, ())?))
-}
-
-fn values(parameters: &[Tensor]) -> Result<Vec<f32>> {
-    let each: Result<Vec<Vec<f32>>> = parameters.iter().map(Tensor::to_vec).collect();
-    Ok(each?.concat())
-}
-
-type Wrap = fn(DistributedDataParallel<Sequential>) -> Result<DistributedDataParallel<Sequential>>;
+use xla::nn::{DistributedDataParallel, Linear, Module};
+use xla::{Error, Launcher, Result, Tensor, dist, optim};
 
 /// The weights of every rank after training on `devices` devices.
 fn train(devices: usize, wrap: Wrap) -> Vec<Vec<f32>> {
-    let replica = |rank: usize| -> Result<Vec<f32>> {
-        dist::init_process_group("xla", "xla://")?;
-        let world_size = dist::get_world_size()?;
-        assert_eq!(world_size, devices);
-        // Only rank 0's initial weights may matter.
-        xla::manual_seed(7 + rank as u64)?;
-        let model = wrap(DistributedDataParallel::new(model()?)?)?;
-        let mut optimizer = optim::Sgd::new(model.parameters(), 0.1).momentum(0.9);
-        let mut loader = DataLoader::new(data()?)
-            .batch_size(BATCH / world_size)
-            .sampler(rank, world_size)
-            .shuffle(11);
-        for epoch in 0..EPOCHS {
-            loader.set_epoch(epoch);
-            for batch in &loader {
-                let (points, labels) = batch?;
-                nn::cross_entropy(&model.forward(&points)?, &labels)?.backward()?;
-                optimizer.step()?;
-                optimizer.zero_grad();
-                xla::sync()?;
-            }
-        }
-        values(&model.parameters())
-    };
+    let replica = |rank| training::weights(rank, devices, wrap, training::sgd);
     Launcher::new().devices(devices).run(replica).unwrap()
-}
-
-#[track_caller]
-fn assert_same_model(got: &[Vec<f32>], expected: &[f32]) {
-    for (rank, weights) in got.iter().enumerate() {
-        assert_eq!(weights, &got[0], "rank {rank} has left rank 0");
-        assert_eq!(weights.len(), expected.len());
-        for (w, e) in weights.iter().zip(expected) {
-            assert!((w - e).abs() <= 1e-4, "rank {rank}: {w} is not {e}");
-        }
-    }
 }
 
 #[test]

@@ -312,9 +312,9 @@ pub enum Error {
         /// Its error or panic, in its own words.
         message: String,
     },
-    /// A replica that returned while others waited for it in a collective.
+    /// A replica that returned, or destroyed its group, while others waited for it in a collective.
     #[error(
-        "{what}: rank {rank} has left the group (its function returned), so the collective cannot complete; every rank must call the same collectives"
+        "{what}: rank {rank} has left the group (its function returned, or it destroyed its group), so the collective cannot complete; every rank must call the same collectives"
     )]
     ReplicaLeft {
         /// What the others were waiting in.

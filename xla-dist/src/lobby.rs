@@ -91,15 +91,27 @@ impl<K: Eq + Hash, T: Clone> Lobbies<K, T> {
             let _ = lobby.made.set(make(all));
             launch.notify();
         }
-        let met = launch.wait_until(call, |standings| match lobby.made.get() {
-            Some(made) => Some(made.clone()),
-            None => absent(call, standings, expected, |m| lobby.devices()[m].is_some()).map(Err),
-        });
-        met.unwrap_or_else(|timeout| {
-            let devices = lobby.devices();
-            let missing = expected.iter().zip(devices.iter());
-            let missing = missing.filter(|(_, device)| device.is_none());
-            Err(named(timeout, call, missing.map(|(rank, _)| *rank)))
+        let wait = || {
+            launch.wait_until(call, |standings| match lobby.made.get() {
+                Some(made) => Some(made.clone()),
+                None => {
+                    absent(call, standings, expected, |m| lobby.devices()[m].is_some()).map(Err)
+                }
+            })
+        };
+        wait().unwrap_or_else(|timeout| {
+            let missing: Vec<usize> = {
+                let devices = lobby.devices();
+                let absent = expected.iter().zip(devices.iter());
+                let absent = absent.filter(|(_, device)| device.is_none());
+                absent.map(|(rank, _)| *rank).collect()
+            };
+            if missing.is_empty() {
+                // All are here. The last of them has come later and waits for others elsewhere, by
+                // a deadline of its own: it will know whom to name.
+                return wait()?;
+            }
+            Err(named(timeout, call, missing.into_iter()))
         })
     }
 
