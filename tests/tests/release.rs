@@ -17,7 +17,7 @@ fn only_live_tensors_keep_the_client() {
     with_devices(2, || {
         let x = tensor([1.0, 2.0]);
         // Computed, pending and dead, and read; on both devices.
-        let far = x.to(&Device::new(1)).unwrap().mul(3.0).unwrap();
+        let far = x.to(Device::new(1)).unwrap().mul(3.0).unwrap();
         assert_eq!(far.to_vec::<f32>().unwrap(), [3.0, 6.0]);
         drop((x.exp().unwrap(), far));
         let pending = x.add(1.0).unwrap();
