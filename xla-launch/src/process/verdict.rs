@@ -80,14 +80,13 @@ impl Verdict {
         let bad_end = self.ends.iter().flatten().any(|(_, exit)| !exit.success());
         let mut blamed = false;
         for outcome in &self.outcomes {
-            match outcome.result.as_ref().map_err(Failure::because_of) {
-                Err(None) => return Next::Stop,
-                // A rank that has ended otherwise has nothing more to say.
-                Err(Some(other)) if self.outcomes.iter().any(|o| o.rank == other) => {
-                    return Next::Stop;
-                }
-                Err(Some(_)) => blamed = true,
-                Ok(_) => {}
+            if outcome.result.is_ok() {
+                continue;
+            }
+            match self.root(outcome) {
+                Some(rank) if self.of(rank).is_none() => blamed = true,
+                // Who is at the root of it has spoken, or nobody is.
+                _ => return Next::Stop,
             }
         }
         let silent_end = (0..self.topology.processes)
@@ -103,10 +102,31 @@ impl Verdict {
         }
     }
 
+    /// How a rank ended, if it has said so.
+    fn of(&self, rank: usize) -> Option<&Outcome<Vec<u8>>> {
+        self.outcomes.iter().find(|outcome| outcome.rank == rank)
+    }
+
+    /// The rank that a failure is due to in the end: one may blame another that has itself only heard
+    /// of a third. `None` where they blame each other.
+    fn root(&self, outcome: &Outcome<Vec<u8>>) -> Option<usize> {
+        let mut last = outcome;
+        for _ in 0..self.topology.world_size() {
+            let blamed = last.result.as_ref().err().and_then(Failure::because_of);
+            let Some(rank) = blamed else {
+                return Some(last.rank);
+            };
+            match self.of(rank) {
+                Some(next) => last = next,
+                None => return Some(rank),
+            }
+        }
+        None
+    }
+
     /// The first rank of a process that has not said how it ended.
     fn silent(&self, process: usize) -> Option<usize> {
-        self.ranks(process)
-            .find(|rank| self.outcomes.iter().all(|outcome| outcome.rank != *rank))
+        self.ranks(process).find(|rank| self.of(*rank).is_none())
     }
 
     fn ranks(&self, process: usize) -> std::ops::Range<usize> {
@@ -244,6 +264,19 @@ mod tests {
         let mut verdict = two_by_two();
         verdict.reported(0, blames(3));
         assert_eq!(failed(verdict), (0, "rank 3 failed: gone".into()));
+    }
+
+    #[test]
+    fn blame_is_followed_to_who_has_not_spoken() {
+        let mut verdict = two_by_two();
+        assert_eq!(verdict.reported(0, blames(2)), Next::WaitFor(SETTLE));
+        assert_eq!(verdict.reported(1, blames(0)), Next::WaitFor(SETTLE));
+        assert_eq!(verdict.ended(1, exit(1)), Next::Stop);
+        assert_eq!(failed(verdict).0, 2);
+        // Two that blame each other wait for nobody.
+        let mut verdict = two_by_two();
+        assert_eq!(verdict.reported(0, blames(1)), Next::WaitFor(SETTLE));
+        assert_eq!(verdict.reported(1, blames(0)), Next::Stop);
     }
 
     #[test]
