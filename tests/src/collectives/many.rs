@@ -55,5 +55,15 @@ pub fn many(rank: usize, world: usize) -> xla::Result<()> {
         checks.expect(what("scatter"), &scattered[1], [2.0 * sum]);
         checks.expect(what("scatter"), &scattered[2], [2.0 * sum, 4.0 * sum]);
     }
+    let last = world - 1;
+    let value = last as f64;
+    for sent in [
+        dist::broadcast_many(&tensors, last)?,
+        dist::broadcast_bucketed(&tensors, last, 1e-5)?,
+    ] {
+        checks.expect("broadcast", &sent[0], vec![value; 6 * world]);
+        checks.expect("broadcast", &sent[1], vec![value; world]);
+        checks.expect("broadcast", &sent[2], [value, 2.0 * value].repeat(world));
+    }
     checks.verify()
 }

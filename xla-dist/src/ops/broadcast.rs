@@ -37,8 +37,7 @@ impl Operator for Broadcast {
     }
 
     fn lower(&self, f: &mut Func, inputs: &[Value], _: Ty) -> Result<Value> {
-        let here = lowering::is_position(f, inputs[1], self.source);
-        lowering::broadcast(f, inputs[0], here, &self.groups)
+        lowering::broadcast(f, inputs[0], inputs[1], self.source, &self.groups)
     }
 }
 
@@ -57,7 +56,7 @@ impl ProcessGroup {
     }
 
     /// [`ProcessGroup::broadcast`] whose caller says the line.
-    fn received(&self, tensor: &Tensor, source: usize) -> Result<Tensor> {
+    pub(super) fn received(&self, tensor: &Tensor, source: usize) -> Result<Tensor> {
         let members = self.members(Broadcast::NAME, [tensor])?;
         let source = self.position_of(Broadcast::NAME, "source", source)? as u32;
         let Some(members) = members else {

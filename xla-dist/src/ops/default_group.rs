@@ -176,6 +176,28 @@ pub fn broadcast_(tensor: &Tensor, source: usize) -> Result<Tensor> {
     current("broadcast_")?.broadcast_(tensor, source)
 }
 
+/// [`ProcessGroup::broadcast_many`](crate::ProcessGroup::broadcast_many) in the default group: many tensors of one rank by one collective for each dtype among them.
+///
+/// # Errors
+/// As there; [`Error::ProcessGroup`](xla_core::Error::ProcessGroup) when there is no default group.
+#[track_caller]
+pub fn broadcast_many(tensors: &[&Tensor], source: usize) -> Result<Vec<Tensor>> {
+    current("broadcast_many")?.broadcast_many(tensors, source)
+}
+
+/// [`ProcessGroup::broadcast_bucketed`](crate::ProcessGroup::broadcast_bucketed) in the default group: many tensors of one rank by collectives of at most so many MiB.
+///
+/// # Errors
+/// As there; [`Error::ProcessGroup`](xla_core::Error::ProcessGroup) when there is no default group.
+#[track_caller]
+pub fn broadcast_bucketed(
+    tensors: &[&Tensor],
+    source: usize,
+    bucket_cap_mb: f64,
+) -> Result<Vec<Tensor>> {
+    current("broadcast_bucketed")?.broadcast_bucketed(tensors, source, bucket_cap_mb)
+}
+
 /// [`ProcessGroup::reduce`](crate::ProcessGroup::reduce) in the default group: the combination of all ranks' tensors, on one rank.
 ///
 /// # Errors

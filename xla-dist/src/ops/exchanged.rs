@@ -103,3 +103,13 @@ pub(super) fn permute(
 ) -> Result<Value> {
     call(f, &Exchange::Permute(pairs.to_vec()), groups, x, x.ty())
 }
+
+/// As [`super::lowering::broadcast`].
+pub(super) fn broadcast(
+    f: &mut Func,
+    x: Value,
+    source: u32,
+    groups: &ReplicaGroups,
+) -> Result<Value> {
+    call(f, &Exchange::Broadcast { source }, groups, x, x.ty())
+}

@@ -152,20 +152,25 @@ pub(super) fn permute(
     Ok(f.call(text, &[x], x.ty()))
 }
 
-/// `x` of one member. `here` is a scalar that is true on that one.
+/// `x` of the member at the position `source`; `position` is a member's own.
 ///
-/// XLA's CPU compiler has no broadcast between replicas, so it is the sum of that member's `x` with
-/// zeros, over the bits as integers: `NaN` payloads and `-0.0` arrive as they were, and a `NaN` in
-/// what another member holds does no harm.
+/// XLA's CPU compiler has no broadcast between replicas, so between those of one process it is the
+/// sum of that member's `x` with zeros, over the bits as integers: `NaN` payloads and `-0.0` arrive
+/// as they were, and a `NaN` in what another member holds does no harm.
 pub(super) fn broadcast(
     f: &mut Func,
     x: Value,
-    here: Value,
+    position: Value,
+    source: u32,
     groups: &ReplicaGroups,
 ) -> Result<Value> {
     if let Some(empty) = empty(f, x.dtype(), x.shape()) {
         return Ok(empty);
     }
+    if f.has_effects() {
+        return exchanged::broadcast(f, x, source, groups);
+    }
+    let here = is_position(f, position, source);
     let bits = match x.dtype() {
         DType::F16 | DType::BF16 => DType::I16,
         DType::F32 => DType::I32,

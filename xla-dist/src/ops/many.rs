@@ -73,6 +73,25 @@ fn parted(
     Ok(())
 }
 
+/// The results of a collective that keeps shapes, called once a bucket.
+fn by_bucket(
+    tensors: &[&Tensor],
+    buckets: Vec<Vec<usize>>,
+    collective: impl Fn(&Tensor) -> Result<Tensor>,
+) -> Result<Vec<Tensor>> {
+    let mut results: Vec<Option<Tensor>> = vec![None; tensors.len()];
+    for bucket in buckets {
+        if let [only] = bucket[..] {
+            results[only] = Some(collective(tensors[only])?);
+            continue;
+        }
+        let whole = collective(&joined(tensors, &bucket, 1)?)?;
+        let shape = |i: usize| tensors[i].dims().to_vec();
+        parted(&whole, &bucket, &mut results, shape)?;
+    }
+    Ok(results.into_iter().flatten().collect())
+}
+
 impl ProcessGroup {
     /// [`ProcessGroup::all_reduce`] of many tensors by one collective for each dtype among them.
     /// The results are in the order given.
@@ -122,18 +141,53 @@ impl ProcessGroup {
         cap_mb: Option<f64>,
     ) -> Result<Vec<Tensor>> {
         self.members(op, tensors.iter().copied())?;
-        let mut results: Vec<Option<Tensor>> = vec![None; tensors.len()];
-        for bucket in buckets(op, tensors, cap_mb)? {
-            if let [only] = bucket[..] {
-                results[only] = Some(self.reduced(tensors[only], options)?);
-                continue;
-            }
-            let whole = self.reduced(&joined(tensors, &bucket, 1)?, options)?;
-            parted(&whole, &bucket, &mut results, |i| {
-                tensors[i].dims().to_vec()
-            })?;
-        }
-        Ok(results.into_iter().flatten().collect())
+        by_bucket(tensors, buckets(op, tensors, cap_mb)?, |tensor| {
+            self.reduced(tensor, options)
+        })
+    }
+
+    /// [`ProcessGroup::broadcast`] of many tensors by one collective for each dtype among them. The
+    /// results are in the order given.
+    ///
+    /// # Errors
+    /// As [`ProcessGroup::broadcast`].
+    #[track_caller]
+    pub fn broadcast_many(&self, tensors: &[&Tensor], source: usize) -> Result<Vec<Tensor>> {
+        recorded_by(Location::caller(), || {
+            self.received_many("broadcast_many", tensors, source, None)
+        })
+    }
+
+    /// [`ProcessGroup::broadcast_many`] by collectives of at most `bucket_cap_mb` MiB each; with 0
+    /// every tensor travels by itself.
+    ///
+    /// # Errors
+    /// As [`ProcessGroup::broadcast`]; [`Error::Argument`] for a size that is negative or not a
+    /// number.
+    #[track_caller]
+    pub fn broadcast_bucketed(
+        &self,
+        tensors: &[&Tensor],
+        source: usize,
+        bucket_cap_mb: f64,
+    ) -> Result<Vec<Tensor>> {
+        recorded_by(Location::caller(), || {
+            self.received_many("broadcast_bucketed", tensors, source, Some(bucket_cap_mb))
+        })
+    }
+
+    fn received_many(
+        &self,
+        op: &'static str,
+        tensors: &[&Tensor],
+        source: usize,
+        cap_mb: Option<f64>,
+    ) -> Result<Vec<Tensor>> {
+        self.members(op, tensors.iter().copied())?;
+        self.position_of(op, "source", source)?;
+        by_bucket(tensors, buckets(op, tensors, cap_mb)?, |tensor| {
+            self.received(tensor, source)
+        })
     }
 
     /// [`ProcessGroup::all_gather_into_tensor`] along the first axis of many tensors, by one

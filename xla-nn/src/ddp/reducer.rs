@@ -11,6 +11,10 @@ use xla_lazy::{GradHook, Tensor};
 /// begun.
 const FIRST_BUCKET: usize = 1024 * 1024;
 
+/// PyTorch's size of what is broadcast at once, in MiB: many tensors travel together, and a large
+/// model is not held twice.
+const BROADCAST_MIB: f64 = 250.0;
+
 /// What parameters call after a backward pass. Weak: else parameter and reducer would keep each
 /// other alive.
 pub(super) struct Hook(pub(super) Weak<Reducer>);
@@ -106,10 +110,9 @@ impl Reducer {
     /// Gives all ranks rank 0's buffers. PyTorch does so before the next forward pass; nothing reads
     /// them in between, and here they already are in the step's program.
     fn equalise_buffers(&self) -> Result<()> {
-        let first = self.group.ranks()[0];
-        self.buffers
-            .iter()
-            .try_for_each(|b| b.copy_(&self.group.broadcast(b, first)?).map(drop))
+        let first = firsts(&self.group, &self.buffers)?;
+        let mut pairs = self.buffers.iter().zip(&first);
+        pairs.try_for_each(|(buffer, first)| buffer.copy_(first).map(drop))
     }
 }
 
@@ -121,8 +124,13 @@ fn zeros(like: &Tensor) -> Result<Tensor> {
 
 /// What `broadcast` gives of rank 0's tensors becomes the value of all ranks'.
 pub(super) fn take_over(group: &ProcessGroup, tensors: &[Tensor]) -> Result<()> {
-    for tensor in tensors {
-        tensor.set_data(&group.broadcast(tensor, group.ranks()[0])?)?;
-    }
-    Ok(())
+    let first = firsts(group, tensors)?;
+    let mut pairs = tensors.iter().zip(&first);
+    pairs.try_for_each(|(tensor, first)| tensor.set_data(first))
+}
+
+/// What the group's first rank holds of these.
+fn firsts(group: &ProcessGroup, tensors: &[Tensor]) -> Result<Vec<Tensor>> {
+    let tensors: Vec<&Tensor> = tensors.iter().collect();
+    group.broadcast_bucketed(&tensors, group.ranks()[0], BROADCAST_MIB)
 }
