@@ -59,7 +59,6 @@ mod lobby;
 mod objects;
 mod ops;
 mod subgroup;
-#[allow(dead_code)] // parts of it serve measurements, or the feature `gloo`, only
 mod transport;
 mod world;
 

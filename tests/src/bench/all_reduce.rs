@@ -1,7 +1,8 @@
 //! Sums over replicas: between threads, between processes, and what these are measured against.
 //!
 //! A line says what was measured (`what`), over how many replicas, and the median seconds; for the
-//! large size also how many GB of one replica's tensor are reduced a second.
+//! large size also how many GB of one replica's tensor are reduced a second. What a step over processes
+//! spends on comparing what they execute is `check_s`.
 
 use super::{Options, wait};
 use std::hint::black_box;
@@ -12,6 +13,9 @@ use xla_launch::{Launcher, StartMethod};
 
 /// Elements of the large tensor: 64 MiB.
 const LARGE: usize = 16 << 20;
+
+/// Steps before those that are timed.
+const WARMUP: usize = 3;
 
 /// Measures everything. Processes are this program again.
 pub(super) fn run(options: &Options) -> Result<String, String> {
@@ -53,7 +57,7 @@ fn line(what: &str, replicas: usize, elements: usize, seconds: f64) -> String {
 
 /// The median of `steps` runs, after a few that are not timed.
 fn median<E>(steps: usize, mut step: impl FnMut() -> Result<(), E>) -> Result<f64, E> {
-    for _ in 0..3 {
+    for _ in 0..WARMUP {
         step()?;
     }
     let mut seconds = Vec::with_capacity(steps);
@@ -85,7 +89,7 @@ fn steps(
     options: &Options,
 ) -> Result<String, String> {
     let steps = options.steps;
-    let measured = launcher.run_serialized(move |_| -> Result<[f64; 3]> {
+    let measured = launcher.run_serialized(move |_| -> Result<[f64; 4]> {
         dist::init_process_group("xla", "xla://")?;
         let (large, small) = (Tensor::ones([LARGE], ())?, Tensor::ones([1], ())?);
         wait()?;
@@ -100,17 +104,17 @@ fn steps(
                 Ok(())
             })
         };
-        let seconds = [
-            step(&large, true)?,
-            step(&small, true)?,
-            step(&small, false)?,
-        ];
+        let large = step(&large, true)?;
+        let before = checking();
+        let reduced = step(&small, true)?;
+        let check = (checking() - before) / (steps + WARMUP) as f64;
+        let seconds = [large, reduced, step(&small, false)?, check];
         dist::destroy_process_group()?;
         Ok(seconds)
     });
     let measured = measured.map_err(|error| error.to_string())?;
-    let [large, small, alone] = measured.first().copied().unwrap_or_default();
-    let lines = [
+    let [large, small, alone, check] = measured.first().copied().unwrap_or_default();
+    let mut lines = vec![
         line(&format!("step, {what}"), replicas, LARGE, large),
         line(&format!("step, {what}"), replicas, 1, small),
         line(
@@ -120,13 +124,28 @@ fn steps(
             alone,
         ),
     ];
+    if check > 0.0 {
+        let line = serde_json::json!({
+            "peer": "xla-rs", "work": "all_reduce",
+            "what": format!("check in a step, {what}"), "replicas": replicas, "check_s": check,
+        });
+        lines.push(line.to_string());
+    }
     Ok(lines.join("\n"))
+}
+
+/// Seconds that this process has spent on comparing what processes execute.
+fn checking() -> f64 {
+    #[cfg(feature = "gloo")]
+    return xla_dist::bench::checking().as_secs_f64();
+    #[cfg(not(feature = "gloo"))]
+    return 0.0;
 }
 
 /// The exchange without the program around it, and Gloo's own algorithm.
 #[cfg(feature = "gloo")]
 mod between {
-    use super::{LARGE, Options, line};
+    use super::{LARGE, Options, WARMUP, line};
     use std::process::{Command, Stdio};
     use std::time::Instant;
     use xla::Result;
@@ -181,13 +200,13 @@ mod between {
             let (input, mut output) = (vec![1.0; elements], vec![0.0; elements]);
             let mut seconds = [Vec::new(), Vec::new()];
             // In turn, so that what else the machine does falls on both.
-            for round in 0..options.steps + 3 {
+            for round in 0..options.steps + WARMUP {
                 let start = Instant::now();
                 connected.gloo_all_reduce(&mut output)?;
                 let gloo = start.elapsed().as_secs_f64();
                 let start = Instant::now();
                 connected.all_reduce(&input, &mut output)?;
-                if round >= 3 {
+                if round >= WARMUP {
                     seconds[0].push(gloo);
                     seconds[1].push(start.elapsed().as_secs_f64());
                 }

@@ -6,6 +6,7 @@
 //! later ([`super::compare`]). Whatever goes wrong in one process ends the gang in all of them.
 
 use super::compare::{Announcing, Comparison, Mismatch, Rejected};
+use super::cost::Timed;
 use super::launched::{Launched, Program};
 use super::layout::Layout;
 use super::wire::{Message, News, Reason};
@@ -175,6 +176,7 @@ impl Shared {
         if let Some(error) = &state.broken {
             return Err(error.clone());
         }
+        let timed = Timed::begin();
         let base = state.comparison.next();
         let (announcing, compared) = state
             .comparison
@@ -186,6 +188,7 @@ impl Shared {
         } = announcing;
         // Sent under the lock, so that the others get them in order.
         across.tell(News::Announced(announcement));
+        drop(timed);
         let wait = first_use || state.comparison.is_far_ahead();
         state.awaited = wait.then_some(base);
         drop(state);
@@ -265,7 +268,11 @@ impl Shared {
         };
         match news {
             News::Announced(announcement) => {
-                let received = across.lock().comparison.receive(process, announcement);
+                let received = {
+                    let mut state = across.lock();
+                    let _timed = Timed::begin();
+                    state.comparison.receive(process, announcement)
+                };
                 match received {
                     Ok(()) => self.launch.notify(),
                     Err(why) => self.break_off(across.rejected(why)),

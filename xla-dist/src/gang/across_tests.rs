@@ -38,10 +38,6 @@ impl Transport for Connections {
         0
     }
 
-    fn processes(&self) -> usize {
-        0
-    }
-
     fn call<'env>(&self, _: Instant, _: &mut Work<'_, 'env>) -> Result<(), Failure> {
         Err(Failure::Aborted("nothing is connected".into()))
     }

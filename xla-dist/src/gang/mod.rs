@@ -8,11 +8,14 @@
 mod across;
 mod agree;
 mod compare;
+mod cost;
 mod launched;
 mod layout;
 mod wire;
 
 pub(crate) use across::{Across, Control};
+#[cfg(feature = "gloo")]
+pub(crate) use cost::spent as spent_on_checks;
 pub(crate) use launched::Launched;
 pub(crate) use layout::Layout;
 pub(crate) use wire::{Hello, Message, News};

@@ -12,6 +12,12 @@ use xla_store::Store;
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
+/// What this process has spent so far on announcing its collectives and on comparing them with those
+/// of others, without waiting for them.
+pub fn checking() -> Duration {
+    crate::gang::spent_on_checks()
+}
+
 /// Connected processes.
 pub struct Connected {
     peers: Peers,

@@ -2,7 +2,7 @@
 //!
 //! Each process brings the parts of all its members at once and takes the results of all of them.
 //! Everything goes straight from one process to the other: a reduction's result is computed at one
-//! place for each piece of it, always in the same order, so that all get the same bits.
+//! place for each piece of it, or always in the same order, so that all get the same bits.
 
 use super::reduce::Reduce;
 use super::{Channel, Failure, Messages, Ticket, Transport};
@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::slice::ChunksMut;
 use std::time::Instant;
 
-/// Up to this many bytes everybody sends all to everybody: one message's time instead of two.
+/// Up to this many bytes one process combines them all.
 const SMALL: usize = 16 << 10;
 /// The largest piece that is on the way while others are computed on.
 const PIECE: usize = 1 << 20;
@@ -96,6 +96,8 @@ pub(crate) fn all_reduce(
     }
 }
 
+/// The first process combines for all: messages cost more than bytes here, and this takes the fewest.
+/// Two processes send to each other instead, which takes as many but no second trip.
 fn small_all_reduce(
     party: &Party<'_>,
     reduce: Reduce,
@@ -103,28 +105,36 @@ fn small_all_reduce(
     mut outputs: Vec<&mut [u8]>,
 ) -> Result<(), Failure> {
     let length = inputs.first().map_or(0, |input| input.len());
+    let Some((result, copies)) = outputs.split_first_mut() else {
+        return Ok(());
+    };
+    let (index, first) = (party.transport.index(), party.processes.first().copied());
+    let (two, combines) = (party.processes.len() == 2, first == Some(index));
     let mut own = vec![0; length];
     reduce.combine(&mut own, false, inputs);
-    let others = party.processes.len() - 1;
-    let mut received = vec![0; length * others];
-    if length > 0 {
-        let sends: Vec<(usize, &[u8])> = party.others().map(|p| (p, &*own)).collect();
-        let receives = party.others().zip(received.chunks_exact_mut(length));
-        exchange(party, &sends, receives.collect())?;
-    }
-    // In the order of the processes, the same everywhere.
-    let mut parts: Vec<(usize, &[u8])> = party
-        .others()
-        .zip(received.chunks_exact(length.max(1)))
-        .collect();
-    parts.push((party.transport.index(), &own));
-    parts.sort_unstable_by_key(|(process, _)| *process);
-    let parts: Vec<&[u8]> = parts.into_iter().map(|(_, part)| part).collect();
-    if let Some((first, rest)) = outputs.split_first_mut() {
-        reduce.combine(first, false, &parts);
-        for output in rest {
-            output.copy_from_slice(first);
+    if combines || two {
+        let mut received = vec![0; length * (party.processes.len() - 1)];
+        let sends = party.others().filter(|_| two).map(|p| (p, &*own));
+        let receives = party.others().zip(received.chunks_exact_mut(length.max(1)));
+        exchange(party, &sends.collect::<Vec<_>>(), receives.collect())?;
+        // In the order of the processes, so that two get the same bits.
+        let mut parts: Vec<(usize, &[u8])> = party
+            .others()
+            .zip(received.chunks_exact(length.max(1)))
+            .collect();
+        parts.push((index, &own));
+        parts.sort_unstable_by_key(|(process, _)| *process);
+        let parts: Vec<&[u8]> = parts.into_iter().map(|(_, part)| part).collect();
+        reduce.combine(result, false, &parts);
+        if !two {
+            let sends: Vec<(usize, &[u8])> = party.others().map(|p| (p, &**result)).collect();
+            exchange(party, &sends, Vec::new())?;
         }
+    } else if let Some(first) = first {
+        exchange(party, &[(first, &own)], vec![(first, &mut **result)])?;
+    }
+    for output in copies {
+        output.copy_from_slice(result);
     }
     Ok(())
 }

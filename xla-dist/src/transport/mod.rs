@@ -33,6 +33,7 @@ pub(crate) enum Failure {
         process: usize,
     },
     /// The connection to a process is gone, in most cases because the process is.
+    #[cfg_attr(not(feature = "gloo"), allow(dead_code))] // made by the implementation
     Lost {
         /// Its index in the set.
         process: usize,
@@ -99,6 +100,7 @@ impl Channel {
 /// A message under way; `None` for an empty one, which needs none.
 #[derive(Debug)]
 #[must_use = "a message has to be waited for"]
+#[cfg_attr(not(feature = "gloo"), allow(dead_code))] // read by the implementation
 pub(crate) struct Ticket(Option<usize>);
 
 /// The messages of one call. They are done or given up when the call ends, so `'env` memory is the
@@ -143,9 +145,6 @@ pub(crate) type Work<'w, 'env> = dyn FnMut(&mut dyn Messages<'env>) -> Result<()
 pub(crate) trait Transport: Send + Sync {
     /// Which of the processes this is.
     fn index(&self) -> usize;
-
-    /// How many they are.
-    fn processes(&self) -> usize;
 
     /// Calls `work` once. None of its waits goes beyond `end`. An error of it is the transport's end,
     /// here and with its peers.

@@ -260,10 +260,6 @@ impl Transport for Peers {
         self.shared.index
     }
 
-    fn processes(&self) -> usize {
-        self.shared.processes
-    }
-
     fn call<'env>(&self, end: Instant, work: &mut Work<'_, 'env>) -> Result<(), Failure> {
         self.shared.usable()?;
         let done = self.shared.context.scope(|scope| {

@@ -30,11 +30,6 @@ impl Reduce {
         self.dtype.size()
     }
 
-    /// Two numbers that say which this is.
-    pub(crate) fn words(self) -> [u64; 2] {
-        [self.dtype as u64, self.op as u64]
-    }
-
     /// Combines the sources into `out`; what it holds takes part if it `counts`. All are of one
     /// length.
     pub(crate) fn combine(self, out: &mut [u8], counts: bool, sources: &[&[u8]]) {
