@@ -24,21 +24,20 @@ pub(super) fn run(options: &Options) -> Result<String, String> {
         return Ok(line);
     }
     let mut lines = Vec::new();
-    lines.push(copy(options));
-    #[cfg(feature = "gloo")]
-    for processes in [2, 4] {
-        lines.push(between::processes(processes)?);
-    }
-    let threads = || {
-        Launcher::new()
-            .start_method(StartMethod::Threads)
-            .devices(4)
-    };
-    lines.push(steps("threads", 4, threads(), options)?);
+    // Launches first: the processes of one do again what comes before it.
     #[cfg(feature = "gloo")]
     for processes in [2, 4] {
         let launcher = Launcher::new().processes(processes).devices(1);
         lines.push(steps("processes", processes, launcher, options)?);
+    }
+    let threads = Launcher::new()
+        .start_method(StartMethod::Threads)
+        .devices(4);
+    lines.push(steps("threads", 4, threads, options)?);
+    lines.push(copy(options));
+    #[cfg(feature = "gloo")]
+    for processes in [2, 4] {
+        lines.push(between::processes(processes)?);
     }
     Ok(lines.join("\n"))
 }
