@@ -14,7 +14,7 @@ const DEMO_DEVICES: &str = "4";
 /// What to measure, and for how long.
 #[derive(Args)]
 pub(crate) struct Bench {
-    /// Workload: chain-N, such as chain-2000, mlp, cnn, gpt or first
+    /// Workload: chain-N, such as chain-2000, mlp, cnn, gpt, first or all_reduce
     work: String,
     /// Timed steps
     #[arg(long)]
@@ -42,8 +42,9 @@ pub(crate) fn demo(arguments: &[String]) -> Result<ExitCode> {
 /// Measures one workload. Standard output carries the benchmark's JSON line and nothing else.
 pub(crate) fn bench(options: &Bench) -> Result<ExitCode> {
     let mut command = workspace::cargo();
-    command.args(["run", "--release", "-p", "tests", "--bin", "bench", "--"]);
-    command.args(bench_arguments(options));
+    command.args(["run", "--release", "--bin", "bench"]);
+    command.args(workspace::selection(&["tests".to_owned()], setup::gloo()));
+    command.arg("--").args(bench_arguments(options));
     run(&mut command)
 }
 
