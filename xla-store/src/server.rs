@@ -340,18 +340,21 @@ impl Shared {
         let mut punctuality = Punctuality::new(period);
         while !self.stopping() {
             std::thread::sleep(period);
-            let paused = punctuality.was_paused();
             let connections: Vec<_> = self.connections().values().cloned().collect();
-            for connection in connections {
+            // Measured before asking for a pause: one that begins in between counts next time.
+            let silences: Vec<_> = connections.iter().map(|c| c.seen.silence()).collect();
+            let paused = punctuality.was_paused();
+            for (connection, silence) in connections.iter().zip(silences) {
                 if paused {
                     connection.seen.renew();
+                } else {
+                    self.look_at(connection, silence);
                 }
-                self.look_at(&connection);
             }
         }
     }
 
-    fn look_at(&self, connection: &Connection) {
+    fn look_at(&self, connection: &Connection, silence: Duration) {
         let watched = connection.watched();
         match &*watched {
             Watched::No => return,
@@ -359,7 +362,7 @@ impl Shared {
             Watched::Until(_) => {
                 let _ = connection.stream.shutdown(Shutdown::Both);
             }
-            Watched::Member { .. } if connection.seen.silence() < self.heartbeat => return,
+            Watched::Member { .. } if silence < self.heartbeat => return,
             Watched::Member { scope, member } => {
                 let reason = format!(
                     "no sign of life for {:?}: the process is stopped, or its machine is gone",

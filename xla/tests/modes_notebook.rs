@@ -34,9 +34,10 @@ digits::main()
 fn a_session_of_evcxr() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
     let root = root.expect("a package of a workspace lies in its folder");
-    // Kept between runs, since cargo compiles into it; with the versions that the workspace has.
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("notebook");
-    std::fs::create_dir_all(&folder).expect("the tests' folder can be written to");
+    // Not below the workspace, which would claim the session's package as one of its own; with the
+    // versions that the workspace has.
+    let temporary = tempfile::tempdir().expect("temporary folders can be made");
+    let folder = temporary.path();
     std::fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock")).expect("versions are locked");
     let cells = folder.join("cells.txt");
     let text = CELLS.replace("ROOT", &root.to_string_lossy());
@@ -46,9 +47,9 @@ fn a_session_of_evcxr() {
     command.args(["--opt", "0", "--"]);
     command.args(ARGUMENTS).arg("--data");
     command.arg(root.join("xla/examples/data/mnist"));
-    command.env("EVCXR_TMPDIR", &folder);
+    command.env("EVCXR_TMPDIR", folder);
     // Not the user's own start-up file.
-    command.env("EVCXR_CONFIG_DIR", &folder);
+    command.env("EVCXR_CONFIG_DIR", folder);
     command.env("CPU_NUM_DEVICES", "4");
     // Where cargo has the tests look for libraries, another build of the session's may lie.
     command.env_remove("LD_LIBRARY_PATH");

@@ -230,9 +230,7 @@ impl<O: Optimizer> Optimizer for ZeroRedundancyOptimizer<O> {
     }
 
     fn zero_grad(&mut self) {
-        for p in &self.parameters {
-            p.whole.set_grad(None);
-        }
+        ZeroRedundancyOptimizer::zero_grad(self);
     }
 
     fn groups(&self) -> usize {
@@ -244,11 +242,11 @@ impl<O: Optimizer> Optimizer for ZeroRedundancyOptimizer<O> {
     }
 
     fn lr(&self) -> f64 {
-        self.optimizer.lr()
+        ZeroRedundancyOptimizer::lr(self)
     }
 
     fn set_lr(&mut self, lr: f64) {
-        self.optimizer.set_lr(lr);
+        ZeroRedundancyOptimizer::set_lr(self, lr);
     }
 
     fn hyperparameter(&self, group: usize, name: &str) -> Option<f64> {
@@ -260,17 +258,53 @@ impl<O: Optimizer> Optimizer for ZeroRedundancyOptimizer<O> {
         self.optimizer.set_hyperparameter(group, name, value)
     }
 
-    /// The whole state, as the undivided optimizer would save it: it may be loaded by that one too,
-    /// and with another number of ranks. All ranks must call it.
     #[track_caller]
     fn state_dict(&self) -> Result<StateDict> {
+        ZeroRedundancyOptimizer::state_dict(self)
+    }
+
+    #[track_caller]
+    fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
+        ZeroRedundancyOptimizer::load_state_dict(self, state)
+    }
+}
+
+impl<O: Optimizer> ZeroRedundancyOptimizer<O> {
+    /// See [`Optimizer::zero_grad`].
+    pub fn zero_grad(&mut self) {
+        for p in &self.parameters {
+            p.whole.set_grad(None);
+        }
+    }
+
+    /// See [`Optimizer::lr`].
+    pub fn lr(&self) -> f64 {
+        self.optimizer.lr()
+    }
+
+    /// See [`Optimizer::set_lr`].
+    pub fn set_lr(&mut self, lr: f64) {
+        self.optimizer.set_lr(lr);
+    }
+
+    /// The whole state, as the undivided optimizer would save it: it may be loaded by that one too,
+    /// and with another number of ranks. All ranks must call it.
+    ///
+    /// # Errors
+    /// As [`Optimizer::state_dict`], and what the collectives return.
+    #[track_caller]
+    pub fn state_dict(&self) -> Result<StateDict> {
         let mut whole = self.optimizer.state_dict()?;
         no_grad(|| self.map_state(&mut whole, |p, part| p.unite(&gather(&self.group, part)?)))?;
         Ok(whole)
     }
 
+    /// Takes over what [`state_dict`](Self::state_dict) returned, or the undivided optimizer's.
+    ///
+    /// # Errors
+    /// As [`Optimizer::load_state_dict`].
     #[track_caller]
-    fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
+    pub fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
         let mut own = state.clone();
         no_grad(|| {
             self.map_state(&mut own, |p, whole| {
@@ -289,9 +323,7 @@ impl<O: Optimizer> Optimizer for ZeroRedundancyOptimizer<O> {
         })?;
         self.optimizer.load_state_dict(&own)
     }
-}
 
-impl<O: Optimizer> ZeroRedundancyOptimizer<O> {
     /// Replaces what is remembered under `state.{i}.…` of parameter `i`; numbers stay as they are.
     fn map_state(
         &self,

@@ -97,6 +97,8 @@ impl Channel {
     fn speak(&self) {
         let period = interval(self.heartbeat);
         let mut punctuality = Punctuality::new(period);
+        // This thread may have begun late: what was missed before is not the server's silence.
+        self.seen.renew();
         let mut spoken = || -> Result<(), String> {
             loop {
                 let message = match self.queue.pop(period) {
@@ -107,10 +109,11 @@ impl Channel {
                 let sent = encode(&up(message.as_ref()))
                     .and_then(|body| write_frame(&mut &*self.stream, &body));
                 sent.map_err(|error| format!("the connection broke: {error}"))?;
+                // Measured before asking for a pause: one that begins in between counts next time.
+                let silence = self.seen.silence();
                 if punctuality.was_paused() || self.handling.load(Ordering::Acquire) {
                     self.seen.renew();
-                }
-                if self.seen.silence() >= self.heartbeat {
+                } else if silence >= self.heartbeat {
                     return Err(format!(
                         "no sign of life for {:?}: the process that hosts it is stopped, or its machine is gone",
                         self.heartbeat
