@@ -115,3 +115,38 @@ pub fn assert_same_model(got: &[Vec<f32>], expected: &[f32]) {
         }
     }
 }
+
+/// Layers of one weight each: `a · x`, and `b · x` where asked for; `c` is never used.
+#[derive(Module)]
+pub struct Pair {
+    a: Linear,
+    b: Linear,
+    c: Linear,
+}
+
+impl Pair {
+    /// Three layers.
+    ///
+    /// # Errors
+    /// Whatever keeps the weights from being made.
+    pub fn new() -> Result<Self> {
+        let one = || Linear::without_bias(1, 1, ());
+        Ok(Pair {
+            a: one()?,
+            b: one()?,
+            c: one()?,
+        })
+    }
+
+    /// `a · x`, with `b · x` added if `with_b`.
+    ///
+    /// # Errors
+    /// What the operators return.
+    pub fn forward(&self, x: &Tensor, with_b: bool) -> Result<Tensor> {
+        let a = self.a.forward(x)?;
+        match with_b {
+            true => a.add(&self.b.forward(x)?),
+            false => Ok(a),
+        }
+    }
+}

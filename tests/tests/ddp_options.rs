@@ -1,35 +1,9 @@
 //! Data-parallel training of models with buffers, and of models that ranks use in parts.
 
+use tests::training::Pair;
 use tests::{replicas, with_devices};
-use xla::nn::{BatchNorm1d, DistributedDataParallel, Linear, Module};
+use xla::nn::{BatchNorm1d, DistributedDataParallel, Module};
 use xla::{Result, Tensor};
-
-/// Two layers of one weight each: `a · x`, and `b · x` where asked for.
-#[derive(Module)]
-struct Pair {
-    a: Linear,
-    b: Linear,
-    c: Linear,
-}
-
-impl Pair {
-    fn new() -> Result<Self> {
-        let one = || Linear::without_bias(1, 1, ());
-        Ok(Pair {
-            a: one()?,
-            b: one()?,
-            c: one()?,
-        })
-    }
-
-    fn forward(&self, x: &Tensor, with_b: bool) -> Result<Tensor> {
-        let a = self.a.forward(x)?;
-        match with_b {
-            true => a.add(&self.b.forward(x)?),
-            false => Ok(a),
-        }
-    }
-}
 
 #[test]
 fn what_only_some_ranks_use_is_averaged_with_zeros() {

@@ -2,10 +2,10 @@
 #![cfg(feature = "gloo")]
 
 use std::time::Duration;
-use tests::training::{self, Make, assert_same_model};
+use tests::training::{self, Make, Pair, assert_same_model};
 use tests::{processes, spawned, with_devices};
-use xla::nn::{DistributedDataParallel, Linear, Module};
-use xla::{Launcher, Result, Tensor, dist};
+use xla::nn::{DistributedDataParallel, Module};
+use xla::{Launcher, Tensor, dist};
 
 /// One test for each case, in a world of so many processes of so many replicas.
 macro_rules! world {
@@ -70,35 +70,11 @@ fn an_optimizer_divided_among_processes_takes_the_undivided_ones_steps() {
     trains_the_same_model(training::adam_w, training::divided_adam_w);
 }
 
-/// Two layers of one weight each: `a · x`, and `b · x` where asked for.
-#[derive(Module)]
-struct Pair {
-    a: Linear,
-    b: Linear,
-    c: Linear,
-}
-
-impl Pair {
-    fn forward(&self, x: &Tensor, with_b: bool) -> Result<Tensor> {
-        let a = self.a.forward(x)?;
-        match with_b {
-            true => a.add(&self.b.forward(x)?),
-            false => Ok(a),
-        }
-    }
-}
-
 #[test]
 fn what_one_process_uses_is_averaged_with_the_others_zeros() {
     with_devices(1, || {
         let gradients: Vec<Vec<Option<f32>>> = spawned(2, 2, |rank| {
-            let layer = || Linear::without_bias(1, 1, ());
-            let pair = Pair {
-                a: layer()?,
-                b: layer()?,
-                c: layer()?,
-            };
-            let model = DistributedDataParallel::new(pair)?.find_unused_parameters(true);
+            let model = DistributedDataParallel::new(Pair::new()?)?.find_unused_parameters(true);
             // The gradient of w · x is x: 1, 2, 3, 4 on ranks 0 to 3; the second process uses b.
             let x = Tensor::full([1, 1], 1.0 + rank as f64, ())?;
             let y = model.forward(&x, rank >= 2)?;

@@ -73,10 +73,9 @@ fn policy() -> MutexGuard<'static, CpuThreads> {
 }
 
 impl CpuThreads {
-    /// What the variable has to be for a client with so many devices; `None` where the plugin's own
-    /// choice is right.
-    fn variable(self, cores: usize, devices: usize) -> Option<usize> {
-        let share = (cores / self.processes).max(1);
+    /// How many threads that makes of so many cores, for a client with so many devices.
+    pub fn count(self, cores: usize, devices: usize) -> usize {
+        let share = (cores / self.processes.max(1)).max(1);
         // One waits in each device's execution, and what a device runs is run in order; as many
         // again, and two for whatever the host reads or sends meanwhile.
         let needed = if self.blocking_calls {
@@ -84,7 +83,13 @@ impl CpuThreads {
         } else {
             1
         };
-        Some(share.max(needed)).filter(|n| *n != cores)
+        share.max(needed)
+    }
+
+    /// What the variable has to be for a client with so many devices; `None` where the plugin's own
+    /// choice is right.
+    fn variable(self, cores: usize, devices: usize) -> Option<usize> {
+        Some(self.count(cores, devices)).filter(|n| *n != cores)
     }
 }
 

@@ -2,12 +2,10 @@
 
 use std::thread;
 use xla_core::{Error, Result};
+use xla_runtime::CpuThreads;
 
 /// The variable that says how many threads a CPU client starts, with a fair share of the cores for
 /// each of so many processes on this machine; nothing where it is set already.
-///
-/// Two threads a device are the least, and two more: custom calls that wait for other replicas hold
-/// one thread each, and work must go on beside them.
 pub(crate) fn cpu_share(
     lookup: impl Fn(&str) -> Option<String>,
     processes: usize,
@@ -17,7 +15,11 @@ pub(crate) fn cpu_share(
         .iter()
         .any(|name| lookup(name).is_some());
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let share = (cores / processes.max(1)).max(2 * devices + 2);
+    let threads = CpuThreads {
+        processes,
+        blocking_calls: true,
+    };
+    let share = threads.count(cores, devices);
     (!set).then(|| ("PJRT_NPROC", share.to_string()))
 }
 

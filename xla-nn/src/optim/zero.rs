@@ -4,7 +4,7 @@ use super::Optimizer;
 use crate::StateDict;
 use std::panic::Location;
 use std::sync::Arc;
-use xla_core::{DType, Error, Result};
+use xla_core::{Error, Result};
 use xla_dist::{self as dist, ProcessGroup, ReduceOp};
 use xla_lazy::{Tensor, no_grad};
 
@@ -156,71 +156,40 @@ impl<O: Optimizer> ZeroRedundancyOptimizer<O> {
             .iter()
             .filter_map(|p| Some((p, p.whole.grad()?)))
             .collect();
-        for dtype in dtypes(with_gradient.iter().map(|(_, g)| g)) {
-            let members = || with_gradient.iter().filter(|(_, g)| g.dtype() == dtype);
-            let divided = members()
-                .map(|(p, g)| p.divide(g, self.group.size()))
-                .collect::<Result<Vec<_>>>()?;
-            let all = Tensor::cat(&divided.iter().collect::<Vec<_>>(), 1)?;
-            let own = match self.average {
-                true => self.group.reduce_scatter_tensor(&all, 0, ReduceOp::Mean)?,
-                false => own_part(&self.group, &all)?,
-            };
-            let own = own.reshape([-1_i64])?;
-            let mut start = 0;
-            for (p, _) in members() {
-                p.part.set_grad(Some(own.narrow(0, start, p.part.numel())?));
-                start += p.part.numel() as i64;
+        let divided = with_gradient
+            .iter()
+            .map(|(p, g)| p.divide(g, self.group.size()))
+            .collect::<Result<Vec<_>>>()?;
+        let own = match self.average {
+            true => {
+                let divided: Vec<&Tensor> = divided.iter().collect();
+                self.group.reduce_scatter_many(&divided, ReduceOp::Mean)?
             }
+            false => divided
+                .iter()
+                .map(|rows| own_part(&self.group, rows))
+                .collect::<Result<_>>()?,
+        };
+        for ((p, _), own) in with_gradient.iter().zip(own) {
+            p.part.set_grad(Some(own.reshape([-1_i64])?));
         }
         self.optimizer.step()?;
-        let changed: Vec<&Divided> = with_gradient.iter().map(|(p, _)| *p).collect();
-        for p in &changed {
+        for (p, _) in &with_gradient {
             p.part.set_grad(None);
         }
-        for dtype in dtypes(changed.iter().map(|p| &p.whole)) {
-            let members: Vec<&&Divided> = changed
-                .iter()
-                .filter(|p| p.whole.dtype() == dtype)
-                .collect();
-            let parts = members
-                .iter()
-                .map(|p| p.part.detach())
-                .collect::<Result<Vec<_>>>()?;
-            let own = Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0)?;
-            let all = gather(&self.group, &own)?;
-            let mut start = 0;
-            for p in members {
-                let parts = all.narrow(1, start, p.part.numel())?;
-                p.whole.copy_(&p.unite(&parts)?)?;
-                start += p.part.numel() as i64;
-            }
+        let parts: Vec<&Tensor> = with_gradient.iter().map(|(p, _)| &p.part).collect();
+        let united = self.group.all_gather_many(&parts)?;
+        for ((p, _), parts) in with_gradient.iter().zip(united) {
+            p.whole.copy_(&p.unite(&parts)?)?;
         }
         Ok(())
     }
-}
-
-/// `[ranks, length]` of each rank's `[length]`.
-fn gather(group: &ProcessGroup, own: &Tensor) -> Result<Tensor> {
-    let row = own.reshape([1, own.numel() as i64])?;
-    group.all_gather_into_tensor(&row, 0)
 }
 
 /// This rank's row of `[ranks, length]`. Which row is data: all ranks record the same program.
 fn own_part(group: &ProcessGroup, rows: &Tensor) -> Result<Tensor> {
     let member = group.group_rank(group.rank())?;
     rows.narrow(0, member as i64, 1)?.reshape([-1_i64])
-}
-
-/// The dtypes of these tensors, each once.
-fn dtypes<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Vec<DType> {
-    let mut dtypes = Vec::new();
-    for tensor in tensors {
-        if !dtypes.contains(&tensor.dtype()) {
-            dtypes.push(tensor.dtype());
-        }
-    }
-    dtypes
 }
 
 impl<O: Optimizer> Optimizer for ZeroRedundancyOptimizer<O> {
@@ -295,7 +264,11 @@ impl<O: Optimizer> ZeroRedundancyOptimizer<O> {
     #[track_caller]
     pub fn state_dict(&self) -> Result<StateDict> {
         let mut whole = self.optimizer.state_dict()?;
-        no_grad(|| self.map_state(&mut whole, |p, part| p.unite(&gather(&self.group, part)?)))?;
+        no_grad(|| {
+            self.map_state(&mut whole, |p, part| {
+                p.unite(&self.group.all_gather_into_tensor(part, 0)?)
+            })
+        })?;
         Ok(whole)
     }
 
