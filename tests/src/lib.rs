@@ -4,7 +4,6 @@
 //! use, so a test runs in a process of its own, with the environment it asks for.
 #![forbid(unsafe_code)]
 
-pub mod bench;
 pub mod check;
 pub mod collectives;
 pub mod conformance;

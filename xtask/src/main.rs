@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod check;
 mod error;
 mod layering;
@@ -61,7 +62,7 @@ enum Task {
         arguments: Vec<String>,
     },
     /// Set up, then measure one workload in release mode and print its JSON line
-    Bench(programs::Bench),
+    Bench(bench::Bench),
     /// Set up, then compare with values that others computed
     ///
     /// One line for each case that differs; the last line is `N passed, N failed`.
@@ -134,9 +135,9 @@ fn run(task: Task) -> Result<ExitCode> {
             setup::run(None, false)?;
             programs::demo(&arguments)
         }
-        Task::Bench(bench) => {
+        Task::Bench(options) => {
             setup::run(None, false)?;
-            programs::bench(&bench)
+            bench::run(&options)
         }
         Task::Conformance(options) => {
             setup::run(None, false)?;

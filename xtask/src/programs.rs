@@ -1,4 +1,5 @@
-//! The programs that a user runs through `cargo xtask`: the demo and the benchmark.
+//! The programs that a user runs through `cargo xtask`: the demo, the conformance cases and random
+//! arguments.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, ExitStatus};
@@ -11,22 +12,6 @@ use crate::{process, setup, workspace};
 /// How many CPU devices the demo trains on unless `CPU_NUM_DEVICES` is set.
 const DEMO_DEVICES: &str = "4";
 
-/// What to measure, and for how long.
-#[derive(Args)]
-pub(crate) struct Bench {
-    /// Workload: chain-N, such as chain-2000, mlp, cnn, gpt, first or all_reduce
-    work: String,
-    /// Timed steps
-    #[arg(long)]
-    steps: Option<u64>,
-    /// Steps before timing starts
-    #[arg(long)]
-    warmup: Option<u64>,
-    /// Record gradients
-    #[arg(long)]
-    grad: bool,
-}
-
 /// Trains the digits example, passing `arguments` on to it.
 pub(crate) fn demo(arguments: &[String]) -> Result<ExitCode> {
     let mut command = workspace::cargo();
@@ -36,15 +21,6 @@ pub(crate) fn demo(arguments: &[String]) -> Result<ExitCode> {
     if std::env::var_os("CPU_NUM_DEVICES").is_none() {
         command.env("CPU_NUM_DEVICES", DEMO_DEVICES);
     }
-    run(&mut command)
-}
-
-/// Measures one workload. Standard output carries the benchmark's JSON line and nothing else.
-pub(crate) fn bench(options: &Bench) -> Result<ExitCode> {
-    let mut command = workspace::cargo();
-    command.args(["run", "--release", "--bin", "bench"]);
-    command.args(workspace::selection(&["tests".to_owned()], setup::gloo()));
-    command.arg("--").args(bench_arguments(options));
     run(&mut command)
 }
 
@@ -103,20 +79,8 @@ pub(crate) fn fuzz(options: &Fuzz) -> Result<ExitCode> {
     run(&mut command)
 }
 
-fn bench_arguments(options: &Bench) -> Vec<String> {
-    let mut arguments = vec![options.work.clone()];
-    for (flag, value) in [("--steps", options.steps), ("--warmup", options.warmup)] {
-        if let Some(value) = value {
-            arguments.extend([flag.to_owned(), value.to_string()]);
-        }
-    }
-    if options.grad {
-        arguments.push("--grad".to_owned());
-    }
-    arguments
-}
-
-fn run(command: &mut Command) -> Result<ExitCode> {
+/// Runs a program in the foreground and passes its exit code on.
+pub(crate) fn run(command: &mut Command) -> Result<ExitCode> {
     process::foreground(command).map(exit_code_of)
 }
 
@@ -124,25 +88,4 @@ fn run(command: &mut Command) -> Result<ExitCode> {
 fn exit_code_of(status: ExitStatus) -> ExitCode {
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     code.map_or(ExitCode::FAILURE, ExitCode::from)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bench_passes_on_what_was_given_and_nothing_else() {
-        let mut options = Bench {
-            work: "gpt".to_owned(),
-            steps: None,
-            warmup: None,
-            grad: false,
-        };
-        assert_eq!(bench_arguments(&options), ["gpt"]);
-        options.steps = Some(7);
-        options.warmup = Some(2);
-        options.grad = true;
-        let expected = ["gpt", "--steps", "7", "--warmup", "2", "--grad"];
-        assert_eq!(bench_arguments(&options), expected);
-    }
 }

@@ -43,7 +43,7 @@ fn describes_this_package(name: &str) -> bool {
 }
 
 /// The packages with a feature `gloo`, which the ones above pass on.
-const WITH_GLOO: [&str; 3] = ["tests", "xla", "xla-dist"];
+const WITH_GLOO: [&str; 4] = ["benches", "tests", "xla", "xla-dist"];
 
 /// The cargo arguments that select `packages`, or the workspace if there are none, built with Gloo
 /// or without.

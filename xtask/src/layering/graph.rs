@@ -19,7 +19,7 @@ const FACADE: &str = "xla";
 const NOTEBOOK: &str = "xla-notebook";
 
 /// Each crate and the crates it may depend on.
-const FLOORS: [(&str, &[&str]); 12] = [
+const FLOORS: [(&str, &[&str]); 13] = [
     (CORE, &[]),
     (STORE, &[CORE]),
     (RUNTIME, &[CORE]),
@@ -30,6 +30,10 @@ const FLOORS: [(&str, &[&str]); 12] = [
     (LAUNCH, &[CORE, STORE, RUNTIME]),
     (FACADE, &[CORE, STORE, RUNTIME, LAZY, DIST, NN, LAUNCH]),
     (NOTEBOOK, &[FACADE]),
+    (
+        "benches",
+        &[CORE, STORE, RUNTIME, LAZY, DIST, NN, LAUNCH, FACADE],
+    ),
     (
         "tests",
         &[CORE, STORE, RUNTIME, LAZY, DIST, NN, LAUNCH, FACADE],
@@ -196,6 +200,7 @@ mod tests {
             ("xla-launch", "xla-store"),
             ("xla", "xla-launch"),
             ("tests", "xla"),
+            ("benches", "xla-dist"),
             ("xla-runtime", "pjrt-sys"),
             ("xla-core", "half"),
         ] {
@@ -218,6 +223,7 @@ mod tests {
             ("xla-derive", "xla-core"),
             ("xla-nn", "xla"),
             ("xla", "tests"),
+            ("tests", "benches"),
             ("xtask", "xla-core"),
         ] {
             let expected = format!("{name} depends on {dependency}, which is not below it");

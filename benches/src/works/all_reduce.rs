@@ -4,18 +4,18 @@
 //! large size also how many GB of one replica's tensor are reduced a second. What a step over processes
 //! spends on comparing what they execute is `check_s`.
 
-use super::{Options, wait};
+use crate::Options;
+use crate::timing::{self, wait};
 use std::hint::black_box;
 use std::time::Instant;
 use xla::dist::{self, ReduceOp};
-use xla::{Result, Tensor};
-use xla_launch::{Launcher, StartMethod};
+use xla::{Launcher, Result, StartMethod, Tensor};
 
 /// Elements of the large tensor: 64 MiB.
 const LARGE: usize = 16 << 20;
 
 /// Steps before those that are timed.
-const WARMUP: usize = 3;
+const WARMUP: u32 = 3;
 
 /// Measures everything. Processes are this program again.
 pub(super) fn run(options: &Options) -> Result<String, String> {
@@ -55,18 +55,17 @@ fn line(what: &str, replicas: usize, elements: usize, seconds: f64) -> String {
 }
 
 /// The median of `steps` runs, after a few that are not timed.
-fn median<E>(steps: usize, mut step: impl FnMut() -> Result<(), E>) -> Result<f64, E> {
+fn median<E>(steps: u32, mut step: impl FnMut() -> Result<(), E>) -> Result<f64, E> {
     for _ in 0..WARMUP {
         step()?;
     }
-    let mut seconds = Vec::with_capacity(steps);
+    let mut seconds = Vec::with_capacity(steps as usize);
     for _ in 0..steps {
         let start = Instant::now();
         step()?;
         seconds.push(start.elapsed().as_secs_f64());
     }
-    seconds.sort_by(f64::total_cmp);
-    Ok(seconds[seconds.len() / 2])
+    Ok(timing::median(&mut seconds))
 }
 
 fn copy(options: &Options) -> String {
@@ -106,7 +105,7 @@ fn steps(
         let large = step(&large, true)?;
         let before = checking();
         let reduced = step(&small, true)?;
-        let check = (checking() - before) / (steps + WARMUP) as f64;
+        let check = (checking() - before) / f64::from(steps + WARMUP);
         let seconds = [large, reduced, step(&small, false)?, check];
         dist::destroy_process_group()?;
         Ok(seconds)
@@ -144,7 +143,8 @@ fn checking() -> f64 {
 /// The exchange without the program around it, and Gloo's own algorithm.
 #[cfg(feature = "gloo")]
 mod between {
-    use super::{LARGE, Options, WARMUP, line};
+    use super::{LARGE, WARMUP, line};
+    use crate::{Options, timing};
     use std::process::{Command, Stdio};
     use std::time::Instant;
     use xla::Result;
@@ -210,10 +210,7 @@ mod between {
                     seconds[1].push(start.elapsed().as_secs_f64());
                 }
             }
-            let [gloo, ours] = seconds.map(|mut each| {
-                each.sort_by(f64::total_cmp);
-                each[each.len() / 2]
-            });
+            let [gloo, ours] = seconds.map(|mut each| timing::median(&mut each));
             lines.push(line("Gloo alone, processes", count, elements, gloo));
             lines.push(line("exchange alone, processes", count, elements, ours));
         }
