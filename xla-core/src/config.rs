@@ -39,6 +39,45 @@ pub struct Config {
     /// `XLA_HEARTBEAT_SECONDS`: how long a process may be silent before the others take it for
     /// gone.
     pub heartbeat: Duration,
+    /// `XLA_DEBUG`: what is watched or printed, a list such as `log,nan`; nothing when unset.
+    pub debug: Debugging,
+}
+
+/// What `XLA_DEBUG` asks for, each a word of its comma-separated list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Debugging {
+    /// `log`: every compilation and execution is printed to standard error, with its cause.
+    pub log: bool,
+    /// `index`: an index computed on the device that is out of range is an error at the next read.
+    pub index: bool,
+    /// `nan`: the first operator that produces a NaN is an error at the next read.
+    pub nan: bool,
+}
+
+impl Debugging {
+    /// Reads a list of words separated by commas, in any case and order.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a word that is none of the known ones, which it names.
+    fn parse(text: &str) -> Result<Debugging> {
+        let mut debug = Debugging::default();
+        for word in text.split(',').map(str::trim).filter(|w| !w.is_empty()) {
+            match word.to_ascii_lowercase().as_str() {
+                "log" => debug.log = true,
+                "index" => debug.index = true,
+                "nan" => debug.nan = true,
+                _ => {
+                    return Err(Error::Config {
+                        name: "XLA_DEBUG",
+                        expected: "a comma-separated list of log, index, nan".into(),
+                        got: word.into(),
+                    });
+                }
+            }
+        }
+        Ok(debug)
+    }
 }
 
 /// What `XLA_LAUNCH_MODE` may ask for.
@@ -185,6 +224,7 @@ impl Config {
             use_spmd: flag("XLA_USE_SPMD", false)?,
             deadline: seconds("XLA_DEADLINE_SECONDS", DEFAULT_DEADLINE)?,
             heartbeat: seconds("XLA_HEARTBEAT_SECONDS", DEFAULT_HEARTBEAT)?,
+            debug: Debugging::parse(&get("XLA_DEBUG").unwrap_or_default())?,
         })
     }
 }
@@ -219,6 +259,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_debugged_is_a_list() {
+        let debug = with("XLA_DEBUG", " NaN,log,").unwrap().debug;
+        assert!(debug.log && debug.nan && !debug.index);
+        match with("XLA_DEBUG", "log,nans") {
+            Err(Error::Config { expected, got, .. }) => {
+                assert!(expected.contains("log, index, nan"), "{expected}");
+                assert_eq!(got, "nans");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
     fn a_bad_value_names_the_variable() {
         for (name, value) in [
             ("PJRT_DEVICE", "ABACUS"),
@@ -232,6 +285,7 @@ mod tests {
             ("XLA_DEADLINE_SECONDS", "0"),
             ("XLA_DEADLINE_SECONDS", "NaN"),
             ("XLA_HEARTBEAT_SECONDS", "-1"),
+            ("XLA_DEBUG", "everything"),
         ] {
             match with(name, value) {
                 Err(Error::Config { name: named, .. }) => assert_eq!(named, name),

@@ -14,6 +14,7 @@
 
 mod cache;
 mod checkpoint;
+pub mod debug;
 mod gang;
 mod grad;
 mod hash;

@@ -294,7 +294,7 @@ impl Tensor {
                         at: Location::caller().into(),
                     });
                 }
-                let value = sync::materialise(self, Location::caller())?.copy_to(device)?;
+                let value = sync::materialise(self, "to", Location::caller())?.copy_to(device)?;
                 let storage = Storage::new(self.ty(), device, Value::Ready(value));
                 storage.lock().range = self.index_range();
                 Tensor::of(Arc::new(storage))
@@ -382,7 +382,12 @@ impl Tensor {
     /// The pending program's compile or execution error, or a deadline.
     #[track_caller]
     pub fn to_literal(&self) -> Result<Literal> {
-        sync::materialise(self, Location::caller())?.to_literal()
+        self.read("to_literal", Location::caller())
+    }
+
+    /// The values on the host for the method `what`.
+    fn read(&self, what: &'static str, at: &'static Location<'static>) -> Result<Literal> {
+        sync::materialise(self, what, at)?.to_literal()
     }
 
     /// The elements on the host, row-major; see [`Tensor::to_literal`].
@@ -397,7 +402,7 @@ impl Tensor {
                 Error::dtype("to_vec", T::DTYPE.name(), self.dtype()).at(Location::caller())
             );
         }
-        self.to_literal()?.to_vec()
+        self.read("to_vec", Location::caller())?.to_vec()
     }
 
     /// The values as an `ndarray` array; see [`Tensor::to_literal`].
@@ -411,7 +416,7 @@ impl Tensor {
                 Error::dtype("to_array", T::DTYPE.name(), self.dtype()).at(Location::caller())
             );
         }
-        self.to_literal()?.to_array()
+        self.read("to_array", Location::caller())?.to_array()
     }
 
     /// The value of a tensor with one element, converted to `T`.
@@ -426,7 +431,7 @@ impl Tensor {
                 Error::shape("item", "exactly one element", self.shape()).at(Location::caller())
             );
         }
-        let literal = self.to_literal()?.cast(T::DTYPE);
+        let literal = self.read("item", Location::caller())?.cast(T::DTYPE);
         Ok(literal.as_slice::<T>()?[0])
     }
 

@@ -4,7 +4,7 @@
 use super::{NanToNum, RoundingMode};
 use crate::Tensor;
 use crate::op::{Number, Operand};
-use crate::sync;
+use crate::sync::{self, Cause};
 use crate::trace::no_grad;
 use std::panic::Location;
 use xla_core::{Error, Result};
@@ -211,9 +211,9 @@ impl Tensor {
             Some(grad) => Some(no_grad(|| grad.detach()?.to(home))?),
             None => None,
         };
-        sync::sync()?;
-        let new = sync::materialise(value, at)?;
-        sync::materialise(self, at)?;
+        sync::sync_at(Cause::Read { what: OP, at })?;
+        let new = sync::materialise(value, OP, at)?;
+        sync::materialise(self, OP, at)?;
         self.storage.replace(value.ty(), value.device(), new);
         if grad.is_some() {
             self.set_grad(grad);

@@ -4,9 +4,11 @@
 //! or compile the program, upload its numbers, vote, execute, fill. Everything that can fail comes
 //! before the vote.
 
+mod cause;
 mod pending;
 mod value;
 
+pub(crate) use cause::Cause;
 pub(crate) use pending::Pending;
 pub(crate) use value::DeviceValue;
 use value::Outcomes;
@@ -95,9 +97,16 @@ impl SyncHandle {
 /// of another replica.
 #[track_caller]
 pub fn sync() -> Result<SyncHandle> {
+    sync_at(Cause::Sync {
+        at: trace::recorder(Location::caller()),
+    })
+}
+
+/// [`sync`] on behalf of something else.
+pub(crate) fn sync_at(cause: Cause) -> Result<SyncHandle> {
     let traces = Trace::all_of_thread();
     for trace in &traces {
-        flush(trace)?;
+        flush(trace, cause)?;
     }
     Ok(SyncHandle { traces })
 }
@@ -118,23 +127,25 @@ pub(crate) fn prepare_release() {
     });
 }
 
-/// The value of a tensor, executing its trace if it is pending.
+/// The value of a tensor for the method `what`, executing its trace if it is pending.
 pub(crate) fn materialise(
     tensor: &Tensor,
+    what: &'static str,
     location: &'static Location<'static>,
 ) -> Result<DeviceValue> {
     if tensor.view.as_deref().is_some_and(|view| !view.shows_all()) {
         let whole =
             trace::no_grad(|| trace::record_at(&crate::ops::COPY, &[tensor.into()], location))?;
-        return materialise(&whole, location);
+        return materialise(&whole, what, location);
     }
+    let at = trace::recorder(location);
     loop {
         let trace = match &tensor.storage.lock().value {
             Value::Ready(value) => return Ok(value.clone()),
             Value::Failed(error) => return Err(Error::clone(error)),
             Value::Pending(trace) => Arc::clone(trace),
         };
-        flush(&trace)?;
+        flush(&trace, Cause::Read { what, at })?;
     }
 }
 
@@ -159,7 +170,7 @@ fn drain(trace: &Arc<Trace>, left: usize) -> Result<()> {
 }
 
 /// Executes everything a trace holds.
-pub(crate) fn flush(trace: &Arc<Trace>) -> Result<()> {
+pub(crate) fn flush(trace: &Arc<Trace>, cause: Cause) -> Result<()> {
     let _serial = trace.syncing.lock().unwrap_or_else(PoisonError::into_inner);
     while let Some(pending) = cut(trace) {
         let pending = Arc::new(pending);
@@ -167,7 +178,7 @@ pub(crate) fn flush(trace: &Arc<Trace>) -> Result<()> {
         // nothing computes, who reads one would wait for ever.
         let ran = catch_unwind(AssertUnwindSafe(|| {
             let (extent, gang) = settle(&pending)?;
-            let outputs = run(trace, &pending, &extent, gang.as_ref())?;
+            let outputs = run(trace, &pending, &extent, gang.as_ref(), cause)?;
             Ok((extent, gang.is_some(), outputs))
         }));
         match ran {
@@ -240,9 +251,10 @@ fn run(
     pending: &Pending,
     extent: &Extent,
     gang: Option<&Arc<dyn Gang>>,
+    cause: Cause,
 ) -> Result<Vec<DeviceValue>> {
     let device = trace.device.ordinal();
-    let ready = prepare(trace, pending, extent, gang);
+    let ready = prepare(trace, pending, extent, gang, cause);
     let start = match gang {
         Some(gang) => gang.vote(ready.as_ref().map(drop).map_err(Clone::clone))?,
         None => Start {
@@ -325,6 +337,7 @@ fn prepare(
     pending: &Pending,
     extent: &Extent,
     gang: Option<&Arc<dyn Gang>>,
+    cause: Cause,
 ) -> Result<Option<Prepared>> {
     let recording = &pending.recording;
     if extent.live.is_empty() && gang.is_none() {
@@ -339,7 +352,7 @@ fn prepare(
         }
         _ => Placement::Portable,
     };
-    let program = cache::program(recording, extent, placement)?;
+    let program = cache::program(recording, extent, placement, cause)?;
     let mut own_arguments = HashMap::new();
     let arguments = &program.compiled()?.arguments;
     for argument in arguments {

@@ -13,6 +13,7 @@ pub use record::{record, record_collective, record_op};
 pub(crate) use recording::{
     Input, Node, NumberClass, Overwrite, Recording, Slot, flag, next_epoch, number_type,
 };
+pub(crate) use scope::recorder;
 pub use scope::{enable_grad, is_grad_enabled, no_grad, recorded_by, set_grad_enabled};
 
 use crate::hash::Hash128;

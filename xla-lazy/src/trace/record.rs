@@ -6,7 +6,7 @@ use super::{Blocked, State, Trace};
 use crate::gang::Gang;
 use crate::op::{OpEntry, Operand, Operator};
 use crate::storage::{History, Storage, Value, thread_token};
-use crate::sync;
+use crate::sync::{self, Cause};
 use crate::tensor::Tensor;
 use std::panic::Location;
 use std::sync::Arc;
@@ -127,7 +127,8 @@ fn record_in(
         let other_gang = |g: &Arc<dyn Gang>| gang.is_some_and(|new| !Arc::ptr_eq(g, new));
         if state.recording.gang.as_ref().is_some_and(other_gang) {
             drop(state);
-            sync::flush(&trace)?;
+            let op = entry.name;
+            sync::flush(&trace, Cause::OtherGang { op, at: location })?;
             continue;
         }
         match state.append(&trace, entry, operands, location) {
@@ -179,7 +180,7 @@ fn flush_foreign(
             at: location.into(),
         });
     }
-    sync::flush(other)
+    sync::flush(other, Cause::Operand { op, at: location })
 }
 
 /// Makes `target`'s storage the value of `value`, which has the same type.

@@ -51,7 +51,7 @@ pub fn set_grad_enabled<T>(enabled: bool, f: impl FnOnce() -> T) -> T {
 }
 
 /// The line that operators recorded now are said to come from, called at `location`.
-pub(super) fn recorder(location: &'static Location<'static>) -> &'static Location<'static> {
+pub(crate) fn recorder(location: &'static Location<'static>) -> &'static Location<'static> {
     RECORDED_BY.get().unwrap_or(location)
 }
 

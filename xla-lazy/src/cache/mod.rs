@@ -1,104 +1,21 @@
 //! The executable cache: each distinct program is compiled once per process.
 
-use crate::hash::{self, Hash128};
+mod key;
+mod words;
+
+pub(crate) use key::Placement;
+
+use crate::debug::log;
 use crate::lower::{self, Argument, Extent};
-use crate::op::OpEntry;
+use crate::sync::Cause;
 use crate::trace::Recording;
 use crate::ty::Ty;
+use key::Key;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use words::Log;
 use xla_core::{Error, Result};
 use xla_runtime::{Client, CompileOptions, Executable, OptionValue, Signature};
-
-/// Where a program runs.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Placement {
-    /// On whichever device its arguments are.
-    Portable,
-    /// As one replica for each of these devices, in this order.
-    Replicas(Vec<usize>),
-}
-
-/// What makes two programs the same. Nothing in it depends on addresses, timing or the order of a
-/// hash map, so it is the same on every rank and every run.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Key {
-    operators: Hash128,
-    outputs: Hash128,
-    donors: Hash128,
-    ordered: bool,
-    placement: Placement,
-}
-
-impl Key {
-    fn new(recording: &Recording, extent: &Extent, placement: Placement) -> Self {
-        let list = |items: &[u32]| hash::extend(hash::SEED, items);
-        Key {
-            operators: recording.chain[extent.len - 1],
-            outputs: list(&extent.live),
-            donors: list(&extent.donors),
-            ordered: extent.ordered,
-            placement,
-        }
-    }
-}
-
-/// The words that were hashed, to be compared when a key is met again: equal hashes alone never
-/// make two programs one.
-struct Log {
-    nodes: Vec<(&'static OpEntry, Ty, u32, u16)>,
-    operands: Vec<u32>,
-    extent: Extent,
-    numbers: [usize; 3],
-    rebound: Vec<Option<u32>>,
-}
-
-impl Log {
-    fn of(recording: &Recording, extent: &Extent) -> Self {
-        Log {
-            nodes: recording.nodes[..extent.len]
-                .iter()
-                .map(|n| {
-                    let (first, count) = recording.operand_range(n);
-                    (n.entry, n.ty, first, count)
-                })
-                .collect(),
-            operands: recording.operand_words()[..operands_of(recording, extent.len)].to_vec(),
-            extent: extent.clone(),
-            numbers: extent.numbers(recording),
-            rebound: rebound(recording, extent).collect(),
-        }
-    }
-
-    fn matches(&self, recording: &Recording, extent: &Extent) -> bool {
-        self.extent == *extent
-            && self.numbers == extent.numbers(recording)
-            && self.operands == recording.operand_words()[..operands_of(recording, extent.len)]
-            && self
-                .nodes
-                .iter()
-                .zip(&recording.nodes)
-                .all(|(logged, node)| {
-                    std::ptr::eq(logged.0, node.entry)
-                        && std::ptr::eq(logged.1, node.ty)
-                        && (logged.2, logged.3) == recording.operand_range(node)
-                })
-            && self.rebound.iter().copied().eq(rebound(recording, extent))
-    }
-}
-
-fn operands_of(recording: &Recording, len: usize) -> usize {
-    let (first, count) = recording.operand_range(&recording.nodes[len - 1]);
-    first as usize + count as usize
-}
-
-/// Which output each donor becomes: part of the program.
-fn rebound<'a>(recording: &'a Recording, extent: &'a Extent) -> impl Iterator<Item = Option<u32>> {
-    extent
-        .donors
-        .iter()
-        .map(|&d| recording.params[d as usize].rebound)
-}
 
 /// A compiled program and how to call it.
 pub(crate) struct Program {
@@ -136,6 +53,7 @@ pub(crate) fn program(
     recording: &Recording,
     extent: &Extent,
     placement: Placement,
+    cause: Cause,
 ) -> Result<Arc<Program>> {
     let key = Key::new(recording, extent, placement);
     let program = {
@@ -156,7 +74,7 @@ pub(crate) fn program(
     };
     let outcome = program
         .compiled
-        .get_or_init(|| compile(recording, extent, &key.placement))
+        .get_or_init(|| compile(recording, extent, &key.placement, cause))
         .as_ref();
     if let Err(error) = outcome {
         let error = error.clone();
@@ -186,7 +104,12 @@ impl Program {
     }
 }
 
-fn compile(recording: &Recording, extent: &Extent, placement: &Placement) -> Result<Compiled> {
+fn compile(
+    recording: &Recording,
+    extent: &Extent,
+    placement: &Placement,
+    cause: Cause,
+) -> Result<Compiled> {
     let name = "xla_rs";
     let lowered = lower::lower(recording, extent, name)?;
     let types = |list: &mut dyn Iterator<Item = Ty>| {
@@ -223,6 +146,14 @@ fn compile(recording: &Recording, extent: &Extent, placement: &Placement) -> Res
             },
             other => other,
         })?;
+    if log::is_on() {
+        log::print(format_args!(
+            "compiled {} operators, {} arguments, {} results for {cause}",
+            lowered.operators,
+            lowered.arguments.len(),
+            lowered.results.len(),
+        ));
+    }
     Ok(Compiled {
         executable,
         arguments: lowered.arguments.iter().map(|(a, _)| *a).collect(),
