@@ -343,8 +343,9 @@ fn a_stopped_process_is_an_error_within_seconds() {
             })
         },
     );
+    // Its threads stop one by one: it may still take part in some steps.
     expect(&ends[..1.min(ends.len())], |_| {
-        vec!["soon: true, 3, ReplicaFailed { rank: 1"]
+        vec!["soon: true, ", ", ReplicaFailed { rank: 1"]
     });
 }
 

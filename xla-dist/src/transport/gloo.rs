@@ -93,6 +93,9 @@ pub(super) enum Unfinished {
     Failed(String),
 }
 
+/// In Gloo's words for a connection that it closed since a wait of this very process was overdue.
+const OWN_WAIT_OVERDUE: &str = "Application timeout";
+
 /// The slot of the byte with which a process says goodbye.
 const FAREWELL: u64 = u64::MAX;
 
@@ -442,6 +445,9 @@ impl Farewell<'_> {
         // SAFETY: the message is alive. A wait that is already woken returns at once.
         unsafe { sys::xla_gloo_abort(self.message.0.as_ptr()) }
         match wait(self.message, Duration::from_millis(1)) {
+            // Where a wait of this process was overdue, Gloo has closed all of its connections, which
+            // says nothing of the peer: it is late, not lost.
+            Err(Unfinished::Failed(reason)) if reason.contains(OWN_WAIT_OVERDUE) => Peer::There,
             Err(Unfinished::Failed(reason)) => Peer::Lost(reason),
             Err(Unfinished::Woken) | Ok(()) => Peer::There,
         }
