@@ -24,11 +24,12 @@ pub(crate) fn expand(input: &DeriveInput, nn: &TokenStream) -> Result<TokenStrea
     }
     let (generics, _, bounds) = generics.split_for_impl();
     // A type without a method of this name would find the trait's and call itself for ever. The
-    // lint sees that in code whose place is the user's.
+    // lint sees that in code whose place is the user's. The method does not track its caller, which
+    // a call through `dyn Forward` would not know: the compiler then wraps it for the vtable, and from
+    // a library that shares the type's crate (a notebook's cell) the wrapper does not link.
     Ok(quote_spanned! {ident.span()=>
         #[automatically_derived]
         impl #generics #nn::Forward for #ident #arguments #bounds {
-            #[track_caller]
             #[deny(unconditional_recursion)]
             fn forward(
                 &self,

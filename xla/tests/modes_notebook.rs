@@ -1,10 +1,9 @@
-//! What one cell of a notebook's session makes, another uses; and a launch runs threads of the
-//! session.
+//! The digits example, unchanged, as a module of a notebook's session; and what one cell makes,
+//! another uses.
 
-#[allow(dead_code)] // the other modes' tests use the rest of it
 mod digits;
 
-use digits::{Running, installed};
+use digits::{ARGUMENTS, Running, assert_same_as_one_device, installed};
 use std::fs::File;
 use std::path::Path;
 use std::process::Command;
@@ -16,6 +15,9 @@ const DEADLINE: Duration = Duration::from_secs(540);
 /// Each line is a cell: a library of its own, loaded into the session.
 const CELLS: &str = r#"
 :dep xla = { package = "xla-notebook", path = "ROOT/xla-notebook" }
+:dep clap = { version = "4", features = ["derive"] }
+:dep indicatif = "0.18"
+:dep serde = { version = "1", features = ["derive"] }
 use xla::{Launcher, Tensor, dist};
 let kept: Tensor = Tensor::from_slice(&[1.0f32, 2.0], [2], ()).unwrap();
 dist::init_process_group("xla", "xla://").unwrap();
@@ -24,6 +26,8 @@ println!("cell sees rank {} of {}", dist::get_rank().unwrap(), dist::get_world_s
 println!("cell sees {:?}", dist::all_reduce(&kept, dist::ReduceOp::Sum).unwrap().to_vec::<f32>().unwrap());
 let ranks: Vec<usize> = Launcher::new().run(|rank| Ok::<_, xla::Error>(rank)).unwrap();
 println!("cell sees ranks {ranks:?}");
+#[path = "ROOT/xla/examples/digits.rs"] mod digits;
+digits::main()
 "#;
 
 #[test]
@@ -40,7 +44,9 @@ fn a_session_of_evcxr() {
     std::fs::write(&cells, text).expect("the tests' folder can be written to");
 
     let mut command = Command::new(installed("XLA_TEST_EVCXR"));
-    command.args(["--opt", "0"]);
+    command.args(["--opt", "0", "--"]);
+    command.args(ARGUMENTS).arg("--data");
+    command.arg(root.join("xla/examples/data/mnist"));
     command.env("EVCXR_TMPDIR", folder);
     // Not the user's own start-up file.
     command.env("EVCXR_CONFIG_DIR", folder);
@@ -62,4 +68,5 @@ fn a_session_of_evcxr() {
             printed.text
         );
     }
+    assert_same_as_one_device(&printed, 4);
 }
