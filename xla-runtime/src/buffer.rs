@@ -4,7 +4,7 @@ use crate::call::{Extended, array};
 use crate::client::Client;
 use crate::event::{Event, on_ready};
 use crate::handle::Handle;
-use crate::metrics::{self, Counter};
+use crate::metrics::{self, Counter, Metric};
 use crate::signature::byte_len;
 use pjrt_sys as sys;
 use smallvec::SmallVec;
@@ -239,15 +239,18 @@ impl Buffer {
         let _reading = self.begin_read("Buffer::to_literal")?;
         // The outcome too, not just the arrival: the pointer to a failed buffer looks as good as any.
         self.ready()?.wait(timeout)?;
+        let bytes = byte_len(self.dtype, &self.shape);
         metrics::add(Counter::Download, 1);
-        metrics::add(
-            Counter::DownloadBytes,
-            byte_len(self.dtype, &self.shape) as u64,
-        );
-        if self.client.is_cpu() && self.is_row_major() {
-            return self.copy_in_place();
-        }
-        self.transfer(timeout.saturating_sub(start.elapsed()))
+        metrics::add(Counter::DownloadBytes, bytes as u64);
+        Metric::InboundData.record(bytes as f64);
+        let watch = Metric::TransferFromDeviceTime.start();
+        let literal = if self.client.is_cpu() && self.is_row_major() {
+            self.copy_in_place()
+        } else {
+            self.transfer(timeout.saturating_sub(start.elapsed()))
+        }?;
+        watch.stop();
+        Ok(literal)
     }
 
     /// Copies straight from the device's memory, which is the host's: a transfer through the plugin

@@ -8,7 +8,7 @@ use crate::executable::Executable;
 use crate::exit::{self, InFlight, Running};
 use crate::handle::Handle;
 use crate::kv::Lent;
-use crate::metrics::{self, Counter};
+use crate::metrics::{self, Counter, Metric};
 use crate::options::{ClientOptions, CompileOptions};
 use crate::plugin::Plugin;
 use crate::signature::{Signature, buffer_type, byte_len, describe};
@@ -202,8 +202,10 @@ impl Client {
     ) -> Result<Executable> {
         let _running = self.begin()?;
         let encoded = options.encode(signature, &self.0.ids)?;
+        let watch = Metric::CompileTime.start();
         let loaded = on_large_stack(|| self.compile_here(stablehlo_text, &encoded))?
             .map_err(|error| describe_failure(error, stablehlo_text))?;
+        watch.stop();
         metrics::add(Counter::Compile, 1);
         Executable::new(self, loaded, signature, options)
     }
@@ -346,6 +348,7 @@ impl Client {
         let destination = self.device_ptr(device)?;
         let buffer_type = buffer_type("upload", dtype)?;
         let dims: SmallVec<[i64; 6]> = shape.dims().iter().map(|d| *d as i64).collect();
+        let watch = Metric::TransferToDeviceTime.start();
         let mut args = Extended::<sys::PJRT_Client_BufferFromHostBuffer_Args>::new(|a| {
             a.client = self.as_ptr();
             a.data = bytes.as_ptr().cast();
@@ -368,6 +371,8 @@ impl Client {
                 done,
             )
         };
+        watch.stop();
+        Metric::OutboundData.record(bytes.len() as f64);
         metrics::add(Counter::Upload, 1);
         metrics::add(Counter::UploadBytes, bytes.len() as u64);
         Ok((buffer, done))

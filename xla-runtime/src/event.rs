@@ -3,6 +3,7 @@
 use crate::call::{Api, Extended};
 use crate::client::Client;
 use crate::handle::Handle;
+use crate::metrics::Metric;
 use pjrt_sys as sys;
 use std::ffi::c_void;
 use std::fmt;
@@ -126,6 +127,7 @@ impl Pending {
         if let Some(outcome) = self.poll() {
             return outcome;
         }
+        let watch = Metric::WaitTime.start();
         let waiter = self
             .waiter
             .get_or_init(|| {
@@ -137,6 +139,7 @@ impl Pending {
             .as_ref()
             .map_err(Clone::clone)?;
         if waiter.wait(timeout) {
+            watch.stop();
             return self.outcome();
         }
         Err(Error::Deadline {

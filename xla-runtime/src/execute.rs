@@ -5,7 +5,7 @@ use crate::buffer::{Buffer, Claim};
 use crate::call::Extended;
 use crate::event::Event;
 use crate::executable::{Executable, Placement, Program};
-use crate::metrics::{self, Counter};
+use crate::metrics::{self, Counter, Metric};
 use crate::options::ExecuteOptions;
 use crate::signature::describe;
 use pjrt_sys as sys;
@@ -231,6 +231,9 @@ impl Program {
                         // Kept on every device: the plugin is told positions, not buffers.
                         rows[..row].iter().for_each(|args| args[index].release());
                         kept.push(index as i64);
+                        metrics::add_with(Counter::DonationMissed, 1, || {
+                            format!("argument {index} is being read by another thread")
+                        });
                         break;
                     }
                     Claim::Gone => {
@@ -287,6 +290,7 @@ impl Program {
             a.device_complete_events = events.as_mut_ptr();
             a.execute_device = execute_device;
         });
+        let watch = Metric::ExecuteTime.start();
         // SAFETY: executable, device and arguments are live and of one client; the arguments have the
         // program's count, dtypes and shapes; there is room for as many outputs as the compiled
         // program was found to have, and for an event a device. Arguments and executable may be
@@ -296,6 +300,7 @@ impl Program {
                 .api()
                 .PJRT_LoadedExecutable_Execute(&mut execute)
         }?;
+        watch.stop();
         metrics::add(Counter::Execute, rows.len() as u64);
         metrics::add(Counter::Output, (rows.len() * num_outputs) as u64);
         let mut executions = Vec::with_capacity(rows.len());
