@@ -32,7 +32,7 @@ pub fn run(work: &str, options: &Options, started: Instant) -> std::result::Resu
     let mut line = match (work, operators) {
         ("all_reduce", _) => return all_reduce::run(options),
         ("ddp", _) => ddp::run(options)?.report(),
-        ("first", _) => first::run(started)?,
+        ("first" | "first-warm", _) => first::run(started)?,
         (_, Some(n)) if n >= 2 => {
             let mut line = repeated(chain::step(n, options.grad))?;
             let seconds = line["pipelined_s"].as_f64().unwrap_or(0.0);
@@ -43,7 +43,8 @@ pub fn run(work: &str, options: &Options, started: Instant) -> std::result::Resu
         ("cnn", _) => repeated(cnn::step())?,
         ("gpt", _) => repeated(gpt::step())?,
         _ => {
-            let expected = "chain-N with N of at least 2, mlp, cnn, gpt, ddp, first or all_reduce";
+            let expected = "chain-N with N of at least 2, mlp, cnn, gpt, ddp, first, \
+                 first-warm or all_reduce";
             return Err(format!("no benchmark {work:?}: expected {expected}"));
         }
     };

@@ -1,4 +1,10 @@
-//! `cargo xtask bench`: measures this project.
+//! `cargo xtask bench`: measures this project, alone or beside its peers.
+
+mod against;
+mod machine;
+mod peer;
+mod table;
+mod work;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -9,14 +15,33 @@ use serde::Deserialize;
 
 use crate::error::{Error, Result};
 use crate::{process, programs, setup, workspace};
+use peer::Peer;
+use work::Work;
 
 /// What to measure, and for how long.
 #[derive(Args)]
 pub(crate) struct Bench {
     /// chain-N, such as chain-2000, mlp, cnn, gpt, ddp, first or all_reduce
-    work: String,
+    #[arg(required_unless_present = "against", conflicts_with = "against")]
+    work: Option<String>,
     #[command(flatten)]
     options: Options,
+    /// Measure these too, in turn with this project, and print a table: jax, torch_xla, torch
+    ///
+    /// Each is installed with pip into a folder of the user's cache the first time (JAX 0.2 GB,
+    /// PyTorch 7 GB on disk). With XLA_BENCH_PYTHON set, that interpreter runs them and nothing is
+    /// installed.
+    #[arg(long, value_delimiter = ',')]
+    against: Vec<Peer>,
+    /// Measure these works only, such as `--works "gpt,chain-2000 --grad"` [default: all]
+    #[arg(long, value_delimiter = ',', requires = "against")]
+    works: Vec<Work>,
+    /// How often each is measured, each time in a new process; the table has the medians
+    #[arg(long, requires = "against", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Keep table and measurements in benches/results, with date, machine and versions
+    #[arg(long, requires = "against")]
+    save: bool,
 }
 
 /// What one measurement is told.
@@ -29,21 +54,24 @@ struct Options {
     #[arg(long)]
     warmup: Option<u32>,
     /// Record gradients (chains only)
-    #[arg(long)]
+    #[arg(long, conflicts_with = "against")]
     grad: bool,
 }
 
 /// Where a program keeps what it has compiled.
 const CACHE: &str = "XLA_PERSISTENT_CACHE_PATH";
 
-/// Measures one work. Standard output carries the JSON line only.
+/// Measures one work, or compares. Standard output carries the JSON line or the table only.
 ///
 /// # Errors
-/// If something cannot be built. A work that fails is an exit code.
+/// If something cannot be built, installed or saved. A work that fails is an exit code.
 pub(crate) fn run(bench: &Bench) -> Result<ExitCode> {
     let program = build()?;
+    let Some(work) = &bench.work else {
+        return against::run(bench, &program);
+    };
     let mut command = Command::new(program);
-    command.arg(&bench.work).args(arguments(bench.options));
+    command.arg(work).args(arguments(bench.options));
     // What an earlier run has compiled would shorten the compilation.
     let cache =
         tempfile::tempdir().map_err(Error::file("create a folder in", &std::env::temp_dir()))?;
@@ -91,7 +119,9 @@ fn executable(messages: &str) -> Option<PathBuf> {
     let messages = messages
         .lines()
         .filter_map(|line| serde_json::from_str::<Message>(line).ok());
-    messages.filter_map(|message| message.executable).next_back()
+    messages
+        .filter_map(|message| message.executable)
+        .next_back()
 }
 
 #[cfg(test)]
