@@ -112,6 +112,8 @@ fn in_child(variables: &[(&str, &str)], test: impl FnOnce()) -> Option<ExitStatu
     let mut child = Command::new(std::env::current_exe().expect("a running test has a path"))
         .args([name.as_str(), "--exact", "--nocapture"])
         .env(CHILD, "1")
+        // What a test sees must not depend on what ran before it.
+        .env("XLA_PERSISTENT_CACHE_PATH", "0")
         .envs(variables.iter().copied())
         .stdin(Stdio::null())
         .spawn()

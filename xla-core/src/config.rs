@@ -11,6 +11,9 @@ pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(30 * 60);
 /// How long a process may be silent before the others take it for gone, unless configured.
 pub const DEFAULT_HEARTBEAT: Duration = Duration::from_secs(5);
 
+/// How much the persistent cache may hold, unless configured: 2 GiB.
+pub const DEFAULT_PERSISTENT_CACHE_BYTES: u64 = 2 << 30;
+
 /// What the environment says, under the ecosystem's names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -41,6 +44,10 @@ pub struct Config {
     pub heartbeat: Duration,
     /// `XLA_DEBUG`: what is watched or printed, a list such as `log,nan`; nothing when unset.
     pub debug: Debugging,
+    /// `XLA_PERSISTENT_CACHE_PATH`: where compiled programs are kept for other processes.
+    pub persistent_cache: PersistentCachePath,
+    /// `XLA_PERSISTENT_CACHE_MB`: how much that folder may hold, here in bytes.
+    pub persistent_cache_bytes: u64,
 }
 
 /// What `XLA_DEBUG` asks for, each a word of its comma-separated list.
@@ -78,6 +85,18 @@ impl Debugging {
         }
         Ok(debug)
     }
+}
+
+/// What `XLA_PERSISTENT_CACHE_PATH` may ask for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub enum PersistentCachePath {
+    /// Unset: a folder among the user's caches.
+    #[default]
+    Default,
+    /// Empty or `0`: nothing is kept.
+    Off,
+    /// A path: that folder, created where it is missing.
+    Folder(PathBuf),
 }
 
 /// What `XLA_LAUNCH_MODE` may ask for.
@@ -212,6 +231,26 @@ impl Config {
                     got: text,
                 })
         };
+        // Unlike elsewhere, an empty value has a meaning here.
+        let persistent_cache = match lookup("XLA_PERSISTENT_CACHE_PATH") {
+            None => PersistentCachePath::Default,
+            Some(path) if matches!(path.trim(), "" | "0") => PersistentCachePath::Off,
+            Some(path) => PersistentCachePath::Folder(path.into()),
+        };
+        let mebibytes = |name: &'static str, default: u64| -> Result<u64> {
+            let Some(text) = get(name) else {
+                return Ok(default);
+            };
+            text.parse::<u64>()
+                .ok()
+                .filter(|n| *n > 0)
+                .and_then(|n| n.checked_mul(1 << 20))
+                .ok_or(Error::Config {
+                    name,
+                    expected: "a whole number of mebibytes above 0".into(),
+                    got: text,
+                })
+        };
         Ok(Config {
             device,
             cpu_num_devices: count("CPU_NUM_DEVICES")?,
@@ -225,6 +264,11 @@ impl Config {
             deadline: seconds("XLA_DEADLINE_SECONDS", DEFAULT_DEADLINE)?,
             heartbeat: seconds("XLA_HEARTBEAT_SECONDS", DEFAULT_HEARTBEAT)?,
             debug: Debugging::parse(&get("XLA_DEBUG").unwrap_or_default())?,
+            persistent_cache,
+            persistent_cache_bytes: mebibytes(
+                "XLA_PERSISTENT_CACHE_MB",
+                DEFAULT_PERSISTENT_CACHE_BYTES,
+            )?,
         })
     }
 }
@@ -272,6 +316,23 @@ mod tests {
     }
 
     #[test]
+    fn the_persistent_cache_is_on_unless_switched_off() {
+        let at = |value| {
+            with("XLA_PERSISTENT_CACHE_PATH", value)
+                .unwrap()
+                .persistent_cache
+        };
+        let unset = Config::from_lookup(|_| None).unwrap();
+        assert_eq!(unset.persistent_cache, PersistentCachePath::Default);
+        assert_eq!(unset.persistent_cache_bytes, 2 << 30);
+        assert_eq!(at(""), PersistentCachePath::Off);
+        assert_eq!(at("0"), PersistentCachePath::Off);
+        assert_eq!(at("/a b"), PersistentCachePath::Folder("/a b".into()));
+        let small = with("XLA_PERSISTENT_CACHE_MB", "3").unwrap();
+        assert_eq!(small.persistent_cache_bytes, 3 << 20);
+    }
+
+    #[test]
     fn a_bad_value_names_the_variable() {
         for (name, value) in [
             ("PJRT_DEVICE", "ABACUS"),
@@ -286,6 +347,8 @@ mod tests {
             ("XLA_DEADLINE_SECONDS", "NaN"),
             ("XLA_HEARTBEAT_SECONDS", "-1"),
             ("XLA_DEBUG", "everything"),
+            ("XLA_PERSISTENT_CACHE_MB", "0"),
+            ("XLA_PERSISTENT_CACHE_MB", "1.5"),
         ] {
             match with(name, value) {
                 Err(Error::Config { name: named, .. }) => assert_eq!(named, name),

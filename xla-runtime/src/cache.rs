@@ -9,8 +9,14 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 use xla_core::{Error, Result};
 
-/// `$XDG_CACHE_HOME/xla-rs` or `~/.cache/xla-rs`.
+/// `$XDG_CACHE_HOME/xla-rs` or `~/.cache/xla-rs`; among the temporary files for a user without a
+/// home.
 pub(crate) fn folder() -> PathBuf {
+    private_folder().unwrap_or_else(|| std::env::temp_dir().join(".cache/xla-rs"))
+}
+
+/// The same, where it is the user's own.
+pub(crate) fn private_folder() -> Option<PathBuf> {
     let absolute = |name: &str| {
         std::env::var_os(name)
             .map(PathBuf::from)
@@ -18,8 +24,7 @@ pub(crate) fn folder() -> PathBuf {
     };
     absolute("XDG_CACHE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
-        .unwrap_or_else(|| std::env::temp_dir().join(".cache"))
-        .join("xla-rs")
+        .map(|caches| caches.join("xla-rs"))
 }
 
 /// SHA-256 of a file, remembered for as long as its path, size and time of change stay the same.

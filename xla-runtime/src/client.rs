@@ -3,9 +3,10 @@
 use crate::buffer::Buffer;
 use crate::call::{Api, Extended, array, string};
 use crate::device::{self, DevicePtr, MemoryStats, RealDevice};
+use crate::disk_cache::{DiskCache, Source};
 use crate::event::on_ready;
 use crate::executable::Executable;
-use crate::exit::{self, InFlight, Running};
+use crate::exit::{self, Held, InFlight, Running};
 use crate::handle::Handle;
 use crate::kv::Lent;
 use crate::metrics::{self, Counter, Metric};
@@ -36,7 +37,7 @@ const LEND_FROM: usize = 16 << 10;
 pub struct Client(Arc<Inner>);
 
 pub(crate) struct Inner {
-    in_flight: InFlight,
+    in_flight: Arc<InFlight>,
     // Leaked rather than destroyed when work outlasts the wait for it. The client goes before the
     // store that it may ask.
     handle: ManuallyDrop<(Handle<sys::PJRT_Client>, Option<Lent>)>,
@@ -48,6 +49,7 @@ pub(crate) struct Inner {
     addressable: Vec<DevicePtr>,
     ids: Vec<i32>,
     is_cpu: bool,
+    disk_cache: Option<DiskCache>,
     _threads: Option<Threads>,
 }
 
@@ -96,7 +98,13 @@ impl Client {
             Handle::new(api, args.client)?
         };
         let threads = threads.map(|prepared| prepared.created());
-        let inner = Arc::new(Inner::new(plugin.clone(), handle, store, threads)?);
+        let mut inner = Inner::new(plugin.clone(), handle, store)?;
+        inner.disk_cache = options
+            .persistent_cache
+            .as_ref()
+            .map(|cache| DiskCache::new(cache, threads.as_ref().map(Threads::count)));
+        inner._threads = threads;
+        let inner = Arc::new(inner);
         exit::register(&inner);
         Ok(Client(inner))
     }
@@ -119,6 +127,11 @@ impl Client {
 
     pub(crate) fn in_flight(&self) -> &InFlight {
         &self.0.in_flight
+    }
+
+    /// Makes the end of the process, and of the client, wait for work on another thread.
+    pub(crate) fn hold(&self) -> Result<Held> {
+        self.0.in_flight.hold()
     }
 
     pub(crate) fn same(&self, other: &Client) -> bool {
@@ -184,7 +197,8 @@ impl Client {
         unsafe { device::memory_stats(self.api(), self.device_ptr(ordinal)?) }
     }
 
-    /// Compiles a program written in StableHLO's text form.
+    /// Compiles a program written in StableHLO's text form, or loads it from the persistent cache
+    /// ([`ClientOptions::persistent_cache`]), where it was compiled by an equal client before.
     ///
     /// `signature` says what the program takes and returns on one device. Results are checked
     /// against the compiled program; arguments cannot be (the API does not tell), so they are what
@@ -202,12 +216,24 @@ impl Client {
     ) -> Result<Executable> {
         let _running = self.begin()?;
         let encoded = options.encode(signature, &self.0.ids)?;
-        let watch = Metric::CompileTime.start();
-        let loaded = on_large_stack(|| self.compile_here(stablehlo_text, &encoded))?
-            .map_err(|error| describe_failure(error, stablehlo_text))?;
-        watch.stop();
-        metrics::add(Counter::Compile, 1);
-        Executable::new(self, loaded, signature, options)
+        let compile = || {
+            let watch = Metric::CompileTime.start();
+            let loaded = on_large_stack(|| self.compile_here(stablehlo_text, &encoded))?
+                .map_err(|error| describe_failure(error, stablehlo_text))?;
+            watch.stop();
+            metrics::add(Counter::Compile, 1);
+            Executable::new(self, loaded, signature, options)
+        };
+        let Some(cache) = &self.0.disk_cache else {
+            return compile();
+        };
+        let source = Source {
+            text: stablehlo_text,
+            encoded: &encoded,
+            signature,
+            options,
+        };
+        cache.get_or_compile(self, &source, compile)
     }
 
     fn compile_here(
@@ -380,12 +406,7 @@ impl Client {
 }
 
 impl Inner {
-    fn new(
-        plugin: Plugin,
-        handle: Handle<sys::PJRT_Client>,
-        store: Option<Lent>,
-        threads: Option<Threads>,
-    ) -> Result<Self> {
+    fn new(plugin: Plugin, handle: Handle<sys::PJRT_Client>, store: Option<Lent>) -> Result<Self> {
         let api = handle.api();
         let raw = handle.as_ptr();
         let mut name = Extended::<sys::PJRT_Client_PlatformName_Args>::new(|a| a.client = raw);
@@ -415,7 +436,7 @@ impl Inner {
                 .map(|d| device::id(api, *d))
                 .collect::<Result<Vec<_>>>()?;
             Ok(Inner {
-                in_flight: InFlight::new(devices.len()),
+                in_flight: Arc::new(InFlight::new(devices.len())),
                 is_cpu: platform_name == "cpu",
                 platform_name,
                 platform_version: string(version.platform_version, version.platform_version_size),
@@ -425,7 +446,8 @@ impl Inner {
                 ids,
                 plugin,
                 handle: ManuallyDrop::new((handle, store)),
-                _threads: threads,
+                disk_cache: None,
+                _threads: None,
             })
         }
     }

@@ -48,6 +48,15 @@ impl Drop for Running<'_> {
     }
 }
 
+/// The same for work on a thread that owns what it needs.
+pub(crate) struct Held(Arc<InFlight>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.calls.fetch_sub(1, Ordering::Release);
+    }
+}
+
 impl InFlight {
     pub(crate) fn new(devices: usize) -> Self {
         InFlight {
@@ -72,6 +81,15 @@ impl InFlight {
             });
         }
         Ok(running)
+    }
+
+    /// As [`InFlight::begin`], for another thread.
+    ///
+    /// # Errors
+    /// As [`InFlight::begin`].
+    pub(crate) fn hold(self: &Arc<Self>) -> Result<Held> {
+        std::mem::forget(self.begin()?);
+        Ok(Held(Arc::clone(self)))
     }
 
     /// Remembers an execution until it is done.

@@ -1,6 +1,7 @@
 //! The process's own client, and how to be rid of it again.
 
 use crate::client::Client;
+use crate::disk_cache::PersistentCache;
 use crate::options::ClientOptions;
 use crate::plugin::Plugin;
 use crate::{context, kv};
@@ -27,7 +28,7 @@ fn changing() -> MutexGuard<'static, ()> {
 impl Client {
     /// The process's client, created at the first call from the process's configuration
     /// ([`Config::global`]): the plugin is found and loaded, `CPU_NUM_DEVICES` sets the number of CPU
-    /// devices; what [`set_cpu_threads`](crate::set_cpu_threads) and
+    /// devices, `XLA_PERSISTENT_CACHE_PATH` where compiled programs are kept; what [`set_cpu_threads`](crate::set_cpu_threads) and
     /// [`set_cluster`](crate::set_cluster) were told is heeded. It lives until
     /// [`Client::release_global`], or as long as the process; at exit, work in flight is waited for.
     ///
@@ -50,6 +51,7 @@ impl Client {
                 .cpu_num_devices
                 .filter(|_| config.device == DeviceKind::Cpu),
             cluster: kv::close(config.device),
+            persistent_cache: PersistentCache::of(config),
             ..ClientOptions::default()
         };
         let client = Client::create(&plugin, &options).inspect_err(|_| kv::reopen())?;

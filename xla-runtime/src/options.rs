@@ -1,5 +1,6 @@
 //! How a program is compiled and launched.
 
+use crate::disk_cache::PersistentCache;
 use crate::kv::Cluster;
 use crate::signature::Signature;
 use pjrt::protos::xla as proto;
@@ -18,6 +19,8 @@ pub struct ClientOptions {
     pub cpu_device_count: Option<usize>,
     /// The other processes, where the plugin connects several; not for a CPU client.
     pub cluster: Option<Cluster>,
+    /// Where compiled programs are kept for other processes; nowhere when `None`.
+    pub persistent_cache: Option<PersistentCache>,
     /// Further create options, under the plugin's names. Some plugins refuse names they do not
     /// know, others ignore them.
     pub extra: BTreeMap<String, AttributeValue>,
@@ -29,6 +32,7 @@ impl Default for ClientOptions {
             kind: DeviceKind::Cpu,
             cpu_device_count: None,
             cluster: None,
+            persistent_cache: None,
             extra: BTreeMap::new(),
         }
     }
@@ -156,6 +160,11 @@ impl CompileOptions {
             OptionValue::Int(i64::from(level)),
         );
         self
+    }
+
+    /// Whether the compiler is asked to write what it does to files.
+    pub(crate) fn dumps(&self) -> bool {
+        self.overrides.keys().any(|k| k.starts_with("xla_dump_"))
     }
 
     /// How many devices run the program at once.

@@ -134,7 +134,10 @@ impl Prepared<'_> {
     pub(crate) fn created(&self) -> Threads {
         let tight = self.threads <= self.devices;
         TIGHT.fetch_add(usize::from(tight), Ordering::AcqRel);
-        Threads { tight }
+        Threads {
+            tight,
+            count: self.threads,
+        }
     }
 }
 
@@ -151,6 +154,14 @@ impl Drop for Prepared<'_> {
 #[derive(Debug)]
 pub(crate) struct Threads {
     tight: bool,
+    count: usize,
+}
+
+impl Threads {
+    /// How many work on operators.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
 }
 
 impl Drop for Threads {

@@ -57,6 +57,10 @@ metrics! {
     LowerTime: Seconds,
     /// Compiling one program.
     CompileTime: Seconds,
+    /// Reading one program from the persistent cache and loading it.
+    PersistentCacheLoad: Seconds,
+    /// Serialising one program and writing it to the persistent cache, while it may already run.
+    PersistentCacheStore: Seconds,
     /// Starting one program: the host's time. It is the whole execution where the plugin runs it
     /// on the calling thread, as a CPU plugin does with a small one.
     ExecuteTime: Seconds,

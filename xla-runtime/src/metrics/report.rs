@@ -175,7 +175,12 @@ impl fmt::Display for Measured {
             Unit::Bytes => {
                 const UNITS: [&str; 5] = ["B", "KB", "MB", "GB", "TB"];
                 let power = ((value.max(1.0).log2() / 10.0) as usize).min(UNITS.len() - 1);
-                write!(f, "{:.2}{}", value / 1024f64.powi(power as i32), UNITS[power])
+                write!(
+                    f,
+                    "{:.2}{}",
+                    value / 1024f64.powi(power as i32),
+                    UNITS[power]
+                )
             }
             Unit::Count => write!(f, "{value:.2}"),
         }
@@ -257,7 +262,9 @@ mod tests {
         }
         let text = report.to_string();
         assert!(
-            text.contains("Metric: GangWaitTime\n  TotalSamples: 100\n  Accumulator: 01h24m10s000ms000.000us"),
+            text.contains(
+                "Metric: GangWaitTime\n  TotalSamples: 100\n  Accumulator: 01h24m10s000ms000.000us"
+            ),
             "{text}"
         );
         let scraped = report.to_prometheus();

@@ -20,6 +20,7 @@ pub(super) fn run(options: &Options, gloo: bool) -> Result<Summary> {
     let mut command = workspace::cargo();
     command.args(["test", "--doc", "--no-fail-fast"]);
     command.args(workspace::selection(&options.package, gloo));
+    super::without_persistent_cache(&mut command);
     if let Some(text) = &options.filter {
         command.args(["--", text]);
     }

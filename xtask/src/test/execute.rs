@@ -191,6 +191,7 @@ fn command(program: &Program) -> Command {
     let mut command = Command::new(&program.executable);
     workspace::without_own_variables(&mut command);
     command.current_dir(&program.folder);
+    super::without_persistent_cache(&mut command);
     command.envs(
         program
             .environment

@@ -9,6 +9,7 @@ mod execute;
 
 use std::fmt;
 use std::ops::AddAssign;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -107,6 +108,12 @@ pub(crate) fn run(options: &Options) -> Result<Summary> {
     ));
     println!("{summary}");
     Ok(summary)
+}
+
+/// What tests see must not depend on what ran before them, and what they compile is nothing that the
+/// user wants kept.
+fn without_persistent_cache(command: &mut Command) {
+    command.env("XLA_PERSISTENT_CACHE_PATH", "0");
 }
 
 fn jobs(options: &Options) -> usize {
