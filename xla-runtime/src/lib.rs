@@ -63,6 +63,7 @@ mod blob;
 mod buffer;
 mod cache;
 mod call;
+mod capsule;
 mod client;
 mod device;
 mod disk_cache;
@@ -82,6 +83,7 @@ mod threads;
 
 pub use abandon::abandon_process;
 pub use buffer::Buffer;
+pub use capsule::{Capsule, Difference, Replay, Versions};
 pub use client::Client;
 pub use device::{MemoryStats, RealDevice};
 pub use disk_cache::PersistentCache;

@@ -5,6 +5,7 @@ use crate::kv::Cluster;
 use crate::signature::Signature;
 use pjrt::protos::xla as proto;
 use prost::Message;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use xla_core::{DeviceKind, Error, Result};
 
@@ -75,7 +76,7 @@ impl ClientOptions {
 }
 
 /// The value of one of XLA's debug options.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum OptionValue {
     /// Text.
@@ -92,7 +93,8 @@ pub enum OptionValue {
 ///
 /// XLA's debug options are set by name in `overrides`. They are never sent as a `DebugOptions`
 /// message: that replaces every default at once, and a partial one does not compile.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CompileOptions {
     /// Replicas that run the program, each on a device of its own; at least 1.
     pub num_replicas: usize,

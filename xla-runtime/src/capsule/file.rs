@@ -1,0 +1,214 @@
+//! Capsules as safetensors files.
+
+use super::{Capsule, Versions};
+use crate::options::CompileOptions;
+use safetensors::Dtype;
+use safetensors::tensor::{SafeTensors, View, serialize_to_file};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::Path;
+use xla_core::{DType, Error, Literal, Result, Shape};
+
+/// What the metadata says under `format`.
+const FORMAT: &str = "xla-capsule-1";
+
+/// The dtypes of tensors under the names that the format has for them.
+const DTYPES: [(DType, Dtype); 13] = [
+    (DType::Bool, Dtype::BOOL),
+    (DType::I8, Dtype::I8),
+    (DType::I16, Dtype::I16),
+    (DType::I32, Dtype::I32),
+    (DType::I64, Dtype::I64),
+    (DType::U8, Dtype::U8),
+    (DType::U16, Dtype::U16),
+    (DType::U32, Dtype::U32),
+    (DType::U64, Dtype::U64),
+    (DType::F16, Dtype::F16),
+    (DType::BF16, Dtype::BF16),
+    (DType::F32, Dtype::F32),
+    (DType::F64, Dtype::F64),
+];
+
+/// Dtype and dimensions of a result.
+#[derive(Serialize, Deserialize)]
+struct Type(String, Vec<usize>);
+
+/// What the metadata holds besides the program's text.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    options: CompileOptions,
+    inputs: usize,
+    output_types: Vec<Type>,
+    has_outputs: bool,
+    cause: String,
+    error: Option<String>,
+    versions: Versions,
+}
+
+impl Capsule {
+    /// Writes the capsule. The file appears whole or not at all.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::DTypeMismatch`] for a dtype that the format lacks.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let header = Header {
+            options: self.options.clone(),
+            inputs: self.inputs.len(),
+            output_types: self
+                .output_types
+                .iter()
+                .map(|(dtype, shape)| Type(dtype.to_string(), shape.dims().to_vec()))
+                .collect(),
+            has_outputs: self.outputs.is_some(),
+            cause: self.cause.clone(),
+            error: self.error.clone(),
+            versions: self.versions.clone(),
+        };
+        let header = serde_json::to_string(&header).map_err(|e| broken(path, e))?;
+        let metadata = HashMap::from([
+            ("format".to_owned(), FORMAT.to_owned()),
+            ("program".to_owned(), self.program.clone()),
+            ("capsule".to_owned(), header),
+        ]);
+        let inputs = self.inputs.iter().enumerate();
+        let outputs = self.outputs.iter().flatten().enumerate();
+        let tensors = inputs
+            .map(|(i, literal)| (input(i), literal))
+            .chain(outputs.map(|(i, literal)| (output(i), literal)))
+            .map(|(name, literal)| Ok((name, Tensor::of(literal)?)))
+            .collect::<Result<Vec<_>>>()?;
+        let io = |e| Error::io(path, e);
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let file = tempfile::NamedTempFile::new_in(folder).map_err(io)?;
+        serialize_to_file(tensors, Some(metadata), file.path()).map_err(|e| broken(path, e))?;
+        file.persist(path).map_err(|e| io(e.error))?;
+        Ok(())
+    }
+
+    /// Reads a capsule.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::FileFormat`] for a file that is cut short, no capsule, or of another
+    /// version.
+    pub fn load(path: impl AsRef<Path>) -> Result<Capsule> {
+        let path = path.as_ref();
+        let bytes = std::fs::read(path).map_err(|e| Error::io(path, e))?;
+        let tensors = SafeTensors::deserialize(&bytes).map_err(|e| broken(path, e))?;
+        let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|e| broken(path, e))?;
+        let entry = |name: &str| {
+            let entries = metadata.metadata().as_ref();
+            entries.and_then(|all| all.get(name)).cloned()
+        };
+        if entry("format").as_deref() != Some(FORMAT) {
+            return Err(broken(path, format_args!("no {FORMAT}")));
+        }
+        let (Some(program), Some(header)) = (entry("program"), entry("capsule")) else {
+            return Err(broken(path, "one without a program"));
+        };
+        let header: Header = parse(path, &header)?;
+        let literal = |name: String| -> Result<Literal> {
+            let view = tensors.tensor(&name).map_err(|e| broken(path, e))?;
+            let named = DTYPES.iter().find(|(_, dtype)| *dtype == view.dtype());
+            let Some((dtype, _)) = named else {
+                return Err(broken(path, format_args!("{name} of {:?}", view.dtype())));
+            };
+            Literal::from_fill(*dtype, &Shape::new(view.shape()), |to| {
+                to.copy_from_slice(view.data());
+                Ok(())
+            })
+            .map_err(|e| broken(path, e))
+        };
+        let literals = |count: usize, name: fn(usize) -> String| -> Result<Vec<Literal>> {
+            (0..count).map(|i| literal(name(i))).collect()
+        };
+        let output_types = header
+            .output_types
+            .iter()
+            .map(|Type(name, dims)| {
+                let dtype = DType::ALL.into_iter().find(|d| d.to_string() == *name);
+                let dtype = dtype.ok_or_else(|| broken(path, format_args!("dtype {name}")))?;
+                Ok((dtype, Shape::new(dims)))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let outputs = header
+            .has_outputs
+            .then(|| literals(output_types.len(), output))
+            .transpose()?;
+        Ok(Capsule {
+            program,
+            options: header.options,
+            inputs: literals(header.inputs, input)?,
+            output_types,
+            outputs,
+            cause: header.cause,
+            error: header.error,
+            versions: header.versions,
+        })
+    }
+}
+
+fn input(i: usize) -> String {
+    format!("input.{i}")
+}
+
+fn output(i: usize) -> String {
+    format!("output.{i}")
+}
+
+fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T> {
+    serde_json::from_str(text).map_err(|e| broken(path, e))
+}
+
+fn broken(path: &Path, got: impl std::fmt::Display) -> Error {
+    Error::FileFormat {
+        path: path.to_owned(),
+        expected: "a capsule of this version".into(),
+        got: got.to_string(),
+    }
+}
+
+struct Tensor<'a> {
+    literal: &'a Literal,
+    dtype: Dtype,
+}
+
+impl<'a> Tensor<'a> {
+    fn of(literal: &'a Literal) -> Result<Self> {
+        let named = DTYPES.iter().find(|(dtype, _)| *dtype == literal.dtype());
+        match named {
+            Some((_, dtype)) => Ok(Tensor {
+                literal,
+                dtype: *dtype,
+            }),
+            None => Err(Error::dtype(
+                "Capsule::save",
+                "a dtype that safetensors has",
+                literal.dtype(),
+            )),
+        }
+    }
+}
+
+impl View for Tensor<'_> {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.literal.shape().dims()
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        self.literal.bytes().into()
+    }
+
+    fn data_len(&self) -> usize {
+        self.literal.bytes().len()
+    }
+}
