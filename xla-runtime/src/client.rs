@@ -28,8 +28,8 @@ use xla_core::{DType, DeviceKind, Error, Literal, Result, Shape};
 /// overflow at some tens of thousands; the memory is reserved, not used, until then.
 const COMPILE_STACKS: [usize; 2] = [1 << 30, 64 << 20];
 
-/// Host arrays from this many bytes on are lent to the device rather than copied.
-const LEND_FROM: usize = 16 << 10;
+/// Arrays from this many bytes on are lent to the device, and by it to the host, rather than copied.
+pub(crate) const LEND_FROM: usize = 16 << 10;
 
 /// A client with its devices. Clones are the same client; it is destroyed with the last clone,
 /// buffer, executable and event of it, after what still runs.
@@ -340,7 +340,7 @@ impl Client {
     /// # Errors
     /// As [`Client::upload`].
     pub fn upload_owned(&self, literal: Literal, device: usize) -> Result<Buffer> {
-        if literal.bytes().len() < LEND_FROM || !literal.is_aligned() {
+        if literal.bytes().len() < LEND_FROM || !literal.can_be_lent() {
             return self.upload(literal.bytes(), literal.dtype(), literal.shape(), device);
         }
         let semantics = sys::PJRT_HostBufferSemantics_PJRT_HostBufferSemantics_kImmutableZeroCopy;

@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use std::sync::Arc;
 use std::time::Duration;
 use xla_core::{DType, Error, Literal, Shape, bf16, f16};
 use xla_runtime::metrics::{Counter, Scope};
@@ -83,7 +84,7 @@ fn a_lent_literal_outlives_its_owner_and_is_never_written() {
     let client = client(1);
     let n = 1 << 16;
     let literal = Literal::from_slice(&vec![1.0f32; n], [n]).unwrap();
-    assert!(literal.is_aligned());
+    assert!(literal.can_be_lent());
     let program = add(&client, n, true);
     let a = client.upload_owned(literal.clone(), 0).unwrap();
     let b = client
@@ -103,6 +104,37 @@ fn a_lent_literal_outlives_its_owner_and_is_never_written() {
         .collect();
     assert_eq!(read(&c), vec![4.0; n]);
     drop(noise);
+}
+
+#[test]
+fn what_a_buffer_lends_outlives_it_and_is_never_written() {
+    let client = client(1);
+    let n = 1 << 16;
+    let program = add(&client, n, true);
+    let upload = |value: f32| {
+        let literal = Literal::from_slice(&vec![value; n], [n]).unwrap();
+        client.upload_owned(literal, 0).unwrap()
+    };
+    let b = upload(2.0);
+    let run = program.execute(&[&upload(1.0), &b], &on(0)).unwrap();
+    let [three] = <[_; 1]>::try_from(run.outputs).unwrap();
+    let three = Arc::new(three);
+    let lent = three.lend(LONG).unwrap();
+    let again = three.lend(LONG).unwrap();
+    assert_eq!(lent.bytes().as_ptr(), again.bytes().as_ptr(), "no copy");
+    // Donated, so the program would write its result over the lent memory if it could.
+    let five = program.execute(&[&three, &b], &on(0)).unwrap();
+    assert_eq!(read(&five.outputs[0]), vec![5.0; n]);
+    assert!(three.delete().is_err() && !three.is_deleted());
+    drop(three);
+    let noise: Vec<_> = (0..8).map(|_| upload(9.0)).collect();
+    assert_eq!(lent.to_vec::<f32>().unwrap(), vec![3.0; n]);
+    drop((noise, lent));
+    // The last reader lets go of it.
+    let three = Arc::new(five.outputs.into_iter().next().unwrap());
+    drop(three.lend(LONG).unwrap());
+    three.delete().unwrap();
+    assert!(matches!(three.lend(LONG), Err(Error::BufferDeleted { .. })));
 }
 
 #[test]

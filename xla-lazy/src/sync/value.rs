@@ -113,7 +113,8 @@ impl Outcomes {
 const GRACE: Duration = Duration::from_secs(10);
 
 struct Inner {
-    buffer: Buffer,
+    // Shared with the literals that show it.
+    buffer: Arc<Buffer>,
     id: u64,
     step: Option<StepInfo>,
     outcomes: Outcomes,
@@ -137,7 +138,7 @@ impl DeviceValue {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         DeviceValue(Arc::new(Inner {
-            buffer,
+            buffer: Arc::new(buffer),
             id,
             step,
             outcomes,
@@ -167,14 +168,15 @@ impl DeviceValue {
         Ok(DeviceValue::new(buffer, None, Outcomes::default()))
     }
 
-    /// Waits for the value and copies it to the host.
+    /// Waits for the value and shows it to the host; a large one on the CPU without a copy, so that it
+    /// cannot be overwritten for as long as the literal lives.
     ///
     /// # Errors
     /// The error of the step that should have computed it, or a deadline.
     pub(crate) fn to_literal(&self) -> Result<Literal> {
         self.0
             .outcomes
-            .guard(|patience| self.0.buffer.to_literal(patience))
+            .guard(|patience| self.0.buffer.lend(patience))
             .map_err(|e| self.explain(e))
     }
 

@@ -1,18 +1,15 @@
 //! Arrays on a device.
 
-use crate::call::{Extended, array};
+mod read;
+
+use crate::call::Extended;
 use crate::client::Client;
-use crate::event::{Event, on_ready};
+use crate::event::Event;
 use crate::handle::Handle;
-use crate::metrics::{self, Counter, Metric};
-use crate::signature::byte_len;
 use pjrt_sys as sys;
-use smallvec::SmallVec;
 use std::fmt;
-use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
-use xla_core::{DType, Error, Literal, Result, Shape};
+use xla_core::{DType, Error, Result, Shape};
 
 /// An array in a device's memory, possibly still being computed.
 ///
@@ -29,9 +26,10 @@ pub struct Buffer {
     client: Client,
 }
 
-/// Whether the memory is gone, and how many threads read it in place just now.
+/// Whether the memory is gone, and how many readers it has in place: threads that copy it, and
+/// literals that show it.
 ///
-/// A thread that reads through the raw pointer must not see the memory donated and overwritten
+/// Whoever reads through the raw pointer must not see the memory donated and overwritten
 /// under it. So donation is granted only while nobody reads; otherwise the execution copies.
 struct State(AtomicU32);
 
@@ -146,7 +144,7 @@ impl Buffer {
     ///
     /// # Errors
     /// [`Error::BufferDeleted`] when it is gone already; [`Error::Argument`] while another thread
-    /// reads it.
+    /// or a literal reads it.
     pub fn delete(&self) -> Result<()> {
         match self.claim() {
             Claim::Granted => {}
@@ -160,7 +158,7 @@ impl Buffer {
                     "Buffer::delete",
                     "self",
                     "a buffer that nobody reads",
-                    "one that another thread reads just now",
+                    "one that another thread or a literal reads",
                 ));
             }
         }
@@ -227,135 +225,6 @@ impl Buffer {
             .in_flight()
             .push(device, copy.ready()?.pending());
         Ok(copy)
-    }
-
-    /// The contents on the host, in 64-byte aligned memory.
-    ///
-    /// # Errors
-    /// [`Error::Deadline`] when they are not there within `timeout`; the error of the execution that
-    /// should have computed them; [`Error::BufferDeleted`] after donation.
-    pub fn to_literal(&self, timeout: Duration) -> Result<Literal> {
-        let start = Instant::now();
-        let _reading = self.begin_read("Buffer::to_literal")?;
-        // The outcome too, not just the arrival: the pointer to a failed buffer looks as good as any.
-        self.ready()?.wait(timeout)?;
-        let bytes = byte_len(self.dtype, &self.shape);
-        metrics::add(Counter::Download, 1);
-        metrics::add(Counter::DownloadBytes, bytes as u64);
-        Metric::InboundData.record(bytes as f64);
-        let watch = Metric::TransferFromDeviceTime.start();
-        let literal = if self.client.is_cpu() && self.is_row_major() {
-            self.copy_in_place()
-        } else {
-            self.transfer(timeout.saturating_sub(start.elapsed()))
-        }?;
-        watch.stop();
-        Ok(literal)
-    }
-
-    /// Copies straight from the device's memory, which is the host's: a transfer through the plugin
-    /// costs a thread hop of tens of microseconds.
-    fn copy_in_place(&self) -> Result<Literal> {
-        let mut args =
-            Extended::<sys::PJRT_Buffer_UnsafePointer_Args>::new(|a| a.buffer = self.as_ptr());
-        // SAFETY: the handle is live.
-        unsafe { self.handle.api().PJRT_Buffer_UnsafePointer(&mut args) }?;
-        let from: *const u8 = ptr::with_exposed_provenance(args.buffer_pointer);
-        Literal::from_fill(self.dtype, &self.shape, |to| {
-            if !to.is_empty() {
-                // SAFETY: on a CPU the pointer leads to the dense row-major array that dtype and
-                // shape describe (the layout was checked), which is `to.len()` bytes; it is computed
-                // (the ready event was waited for); the reading count keeps it from being donated,
-                // and `self` from being freed.
-                unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
-            }
-            Ok(())
-        })
-    }
-
-    fn is_row_major(&self) -> bool {
-        let mut args =
-            Extended::<sys::PJRT_Buffer_GetMemoryLayout_Args>::new(|a| a.buffer = self.as_ptr());
-        // SAFETY: the handle is live.
-        if unsafe { self.handle.api().PJRT_Buffer_GetMemoryLayout(&mut args) }.is_err()
-            || args.layout.type_
-                != sys::PJRT_Buffer_MemoryLayout_Type_PJRT_Buffer_MemoryLayout_Type_Tiled
-        {
-            return false;
-        }
-        // SAFETY: the type says that `tiled` is set; its arrays belong to the buffer.
-        unsafe {
-            let tiled = args.layout.__bindgen_anon_1.tiled;
-            let order = array(tiled.minor_to_major, tiled.minor_to_major_size);
-            tiled.num_tiles == 0
-                && order.len() == self.shape.rank()
-                && order
-                    .iter()
-                    .rev()
-                    .enumerate()
-                    .all(|(i, axis)| *axis == i as i64)
-        }
-    }
-
-    /// Has the plugin copy, row-major, into memory that outlives the transfer whatever happens.
-    fn transfer(&self, timeout: Duration) -> Result<Literal> {
-        let len = byte_len(self.dtype, &self.shape);
-        let mut staging = vec![0u8; len];
-        let order: SmallVec<[i64; 6]> = (0..self.shape.rank() as i64).rev().collect();
-        let mut layout = Extended::<sys::PJRT_Buffer_MemoryLayout>::new(|l| {
-            l.type_ = sys::PJRT_Buffer_MemoryLayout_Type_PJRT_Buffer_MemoryLayout_Type_Tiled;
-            l.__bindgen_anon_1.tiled = sys::PJRT_Buffer_MemoryLayout_Tiled {
-                struct_size: size_of::<sys::PJRT_Buffer_MemoryLayout_Tiled>(),
-                minor_to_major: order.as_ptr(),
-                minor_to_major_size: order.len(),
-                ..Default::default()
-            };
-        });
-        let mut args = Extended::<sys::PJRT_Buffer_ToHostBuffer_Args>::new(|a| {
-            a.src = self.as_ptr();
-            a.host_layout = layout.as_mut_ptr();
-            a.dst = staging.as_mut_ptr().cast();
-            a.dst_size = len;
-        });
-        // SAFETY: buffer and layout are live during the call, `dst` is as long as stated and lives
-        // until the event is ready (see below); the event is owned by the caller.
-        let event = unsafe {
-            self.handle.api().PJRT_Buffer_ToHostBuffer(&mut args)?;
-            Handle::new(self.handle.api(), args.event)?
-        };
-        let event = Event::from_handle(&self.client, "copying a buffer to the host", event);
-        match event.wait(timeout) {
-            Ok(()) => Literal::from_fill(self.dtype, &self.shape, |to| {
-                to.copy_from_slice(&staging);
-                Ok(())
-            }),
-            Err(error) => {
-                if !matches!(event.is_ready(), Ok(true)) {
-                    // The plugin still writes: the memory lives until it says that it is done.
-                    on_ready(event.handle(), move || drop(staging))?;
-                }
-                Err(error)
-            }
-        }
-    }
-
-    fn begin_read(&self, what: &'static str) -> Result<Reading<'_>> {
-        let state = self.state.0.fetch_add(1, Ordering::AcqRel);
-        let reading = Reading(&self.state);
-        if state & GONE != 0 {
-            Err(Error::BufferDeleted { what })
-        } else {
-            Ok(reading)
-        }
-    }
-}
-
-/// One thread that reads the memory in place.
-struct Reading<'a>(&'a State);
-
-impl Drop for Reading<'_> {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

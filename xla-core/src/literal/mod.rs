@@ -1,45 +1,16 @@
 //! Host arrays: dtype, shape and bytes, from and to slices, vectors and `ndarray` arrays.
 
+mod memory;
+
 use crate::{DType, Element, Error, IntoShape, Result, Shape, Site, with_element};
+use memory::{Elements, Memory, Owned};
 use ndarray::{ArrayD, ArrayView, Dimension, IxDyn};
 use rayon::prelude::*;
 use std::fmt;
 use std::sync::Arc;
 
-/// Alignment of the memory that literals allocate. XLA takes host memory without a copy only when
-/// it is aligned to a cache line.
-const ALIGNMENT: usize = 64;
-
 /// Below this many elements a conversion runs on the calling thread.
 const PARALLEL: usize = 1 << 16;
-
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C, align(64))]
-struct Line([u8; ALIGNMENT]);
-
-/// Memory that a literal owns: its own aligned lines, or a vector it was given.
-trait Memory: Send + Sync {
-    fn bytes(&self) -> &[u8];
-}
-
-struct Lines {
-    lines: Vec<Line>,
-    len: usize,
-}
-
-impl Memory for Lines {
-    fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.lines)[..self.len]
-    }
-}
-
-struct Elements<T>(Vec<T>);
-
-impl<T: Element> Memory for Elements<T> {
-    fn bytes(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.0)
-    }
-}
 
 /// An immutable host array in row-major order.
 ///
@@ -80,7 +51,7 @@ impl Literal {
     pub fn from_slice<T: Element>(data: &[T], shape: impl IntoShape) -> Result<Self> {
         let shape = checked(shape, data.len())?;
         let bytes: &[u8] = bytemuck::cast_slice(data);
-        let memory = lines(bytes.len(), |out| out.copy_from_slice(bytes));
+        let memory = memory::aligned(bytes.len(), |out| out.copy_from_slice(bytes));
         Ok(Literal {
             dtype: T::DTYPE,
             shape,
@@ -90,7 +61,7 @@ impl Literal {
 
     /// A single number.
     pub fn scalar<T: Element>(value: T) -> Self {
-        let memory = lines(T::DTYPE.size(), |out| {
+        let memory = memory::aligned(T::DTYPE.size(), |out| {
             out.copy_from_slice(bytemuck::bytes_of(&value))
         });
         Literal {
@@ -113,7 +84,7 @@ impl Literal {
     ) -> Result<Self> {
         let len = shape.numel().saturating_mul(dtype.size());
         let mut outcome = Ok(());
-        let memory = lines(len, |out| outcome = fill(out));
+        let memory = memory::aligned(len, |out| outcome = fill(out));
         outcome?;
         if dtype == DType::Bool && memory.bytes().iter().any(|b| *b > 1) {
             return Err(Error::argument(
@@ -130,6 +101,57 @@ impl Literal {
         })
     }
 
+    /// The memory of an owner, without a copy: a mapped file's, or a device's that the host can read.
+    ///
+    /// The owner lives as long as the literal and its clones. It always returns the same bytes;
+    /// nothing here is unsound if it does not, but the literal's values are then not fixed either.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] when the bytes are not as many as dtype and shape ask for;
+    /// [`Error::Argument`] when they are not aligned to the dtype, or one is no `bool`.
+    ///
+    /// ```
+    /// use xla_core::{DType, Literal};
+    /// let bytes: &'static [u8] = &[1, 2, 3];
+    /// let literal = Literal::from_owner(DType::U8, [3], bytes)?;
+    /// assert_eq!(literal.as_slice::<u8>()?.as_ptr(), bytes.as_ptr());
+    /// # Ok::<(), xla_core::Error>(())
+    /// ```
+    pub fn from_owner<O>(dtype: DType, shape: impl IntoShape, owner: O) -> Result<Self>
+    where
+        O: AsRef<[u8]> + Send + Sync + 'static,
+    {
+        const OP: &str = "Literal::from_owner";
+        let shape = shape.into_shape(OP)?;
+        let bytes = owner.as_ref();
+        let expected = shape.numel().saturating_mul(dtype.size());
+        if bytes.len() != expected {
+            let got = format_args!("{} bytes", bytes.len());
+            return Err(Error::shape(
+                OP,
+                format!("{expected} bytes for {shape}"),
+                got,
+            ));
+        }
+        if !bytes.as_ptr().addr().is_multiple_of(dtype.size()) {
+            let expected = format!("an address that is a multiple of {}", dtype.size());
+            return Err(Error::argument(OP, "owner", expected, "another"));
+        }
+        if dtype == DType::Bool && bytes.iter().any(|b| *b > 1) {
+            return Err(Error::argument(
+                OP,
+                "owner",
+                "0 or 1 for bool",
+                "other bytes",
+            ));
+        }
+        Ok(Literal {
+            dtype,
+            shape,
+            memory: Arc::new(Owned(owner)),
+        })
+    }
+
     /// Copies an `ndarray` array or view of any layout; a standard-layout owned array is taken
     /// without a copy by [`Literal::from_array`].
     pub fn from_view<T: Element, D: Dimension>(view: ArrayView<'_, T, D>) -> Self {
@@ -137,7 +159,7 @@ impl Literal {
         let memory: Arc<dyn Memory> = match view.as_slice() {
             Some(slice) => {
                 let bytes: &[u8] = bytemuck::cast_slice(slice);
-                lines(bytes.len(), |out| out.copy_from_slice(bytes))
+                memory::aligned(bytes.len(), |out| out.copy_from_slice(bytes))
             }
             None => Arc::new(Elements(view.iter().copied().collect::<Vec<T>>())),
         };
@@ -184,9 +206,15 @@ impl Literal {
         self.memory.bytes()
     }
 
-    /// Whether a device may read the memory without a copy.
-    pub fn is_aligned(&self) -> bool {
-        self.bytes().as_ptr().addr().is_multiple_of(ALIGNMENT)
+    /// Whether a device may read the memory without a copy: it is aligned to a cache line, and known
+    /// never to change.
+    pub fn can_be_lent(&self) -> bool {
+        self.memory.is_fixed()
+            && self
+                .bytes()
+                .as_ptr()
+                .addr()
+                .is_multiple_of(memory::ALIGNMENT)
     }
 
     /// The elements, without a copy.
@@ -269,7 +297,7 @@ impl Literal {
         };
         let (source, target) = (BLOCK * from.size(), BLOCK * to.size());
         let numel = self.shape.numel();
-        let memory = lines(numel * to.size(), |out| {
+        let memory = memory::aligned(numel * to.size(), |out| {
             let convert = |(source, target): (&[u8], &mut [u8])| {
                 wide.convert(source, target, source.len() / from.size());
             };
@@ -377,12 +405,6 @@ fn checked(shape: impl IntoShape, elements: usize) -> Result<Shape> {
     Ok(shape)
 }
 
-fn lines(len: usize, fill: impl FnOnce(&mut [u8])) -> Arc<dyn Memory> {
-    let mut lines = bytemuck::zeroed_vec::<Line>(len.div_ceil(ALIGNMENT));
-    fill(&mut bytemuck::cast_slice_mut(&mut lines)[..len]);
-    Arc::new(Lines { lines, len })
-}
-
 impl PartialEq for Literal {
     /// Same dtype, shape and bytes (so a NaN equals itself and -0.0 differs from 0.0).
     fn eq(&self, other: &Self) -> bool {
@@ -420,7 +442,7 @@ mod tests {
     fn own_memory_is_aligned() {
         for n in [0usize, 1, 63, 64, 1000] {
             let literal = Literal::from_slice(&vec![7u8; n], [n]).unwrap();
-            assert!(n == 0 || literal.is_aligned());
+            assert!(n == 0 || literal.can_be_lent());
             assert_eq!(literal.to_vec::<u8>().unwrap(), vec![7u8; n]);
         }
     }
