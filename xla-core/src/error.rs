@@ -164,6 +164,18 @@ pub enum Error {
         /// The call.
         at: Site,
     },
+    /// What cannot be done in the body of a loop, or with a tensor of it.
+    #[error("{op}: the body is recorded once and runs on the device, so {what}: {advice}{at}")]
+    InBody {
+        /// The loop.
+        op: &'static str,
+        /// What cannot be done.
+        what: &'static str,
+        /// What to do instead.
+        advice: &'static str,
+        /// The call of the loop.
+        at: Site,
+    },
     /// A device that does not exist.
     #[error("device xla:{asked} does not exist: this process addresses {count} device(s), xla:0 to xla:{}; set CPU_NUM_DEVICES before the first use for more CPU devices", count.saturating_sub(1))]
     NoSuchDevice {
@@ -574,6 +586,7 @@ impl Error {
         | Error::IndexOutOfRange { op, .. }
         | Error::Argument { op, .. }
         | Error::Autograd { op, .. }
+        | Error::InBody { op, .. }
         | Error::ForeignTrace { op, .. } = &mut self
         {
             *op = name;
@@ -597,6 +610,7 @@ impl Error {
             | Error::IndexOutOfRange { at, .. }
             | Error::Argument { at, .. }
             | Error::Autograd { at, .. }
+            | Error::InBody { at, .. }
             | Error::Step { at, .. }
             | Error::StateDict { at, .. }
             | Error::ForeignTrace { at, .. } => Some(at),

@@ -1,42 +1,12 @@
 //! Gradient checkpointing: computing again in the backward pass instead of keeping.
 
 use crate::Tensor;
-use crate::grad::{Flow, Function, Gradients, Vjp, apply};
-use crate::op::{Derivative, InputType, Operator, Saves};
-use crate::ops::{Snapshot, default_generator};
-use crate::stablehlo::{Func, Value};
-use crate::trace::{enable_grad, is_grad_enabled, no_grad, record_op};
-use crate::ty::Ty;
+use crate::grad::{Flow, Function, Vjp, apply};
+use crate::ops::{Snapshot, after, default_generator};
+use crate::trace::{enable_grad, is_grad_enabled, no_grad};
 use std::panic::Location;
 use std::sync::Arc;
 use xla_core::Result;
-
-/// The first operand, not available before the second. The compiler would otherwise find that what is
-/// computed again has been computed already, and keep it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Barrier;
-
-impl Operator for Barrier {
-    const NAME: &'static str = "optimization_barrier";
-    const DERIVATIVE: Derivative<Self> = Derivative::Rule {
-        saves: Saves::NONE,
-        rule: |_, vjp| Ok(Gradients::from_iter([Some(vjp.grad().clone()), None])),
-    };
-
-    fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
-        inputs[0].tensor(Self::NAME)
-    }
-
-    fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
-        let (x, after) = (inputs[0], inputs[1]);
-        let both = f.call_many(
-            format_args!("\"stablehlo.optimization_barrier\"({x}, {after})"),
-            inputs,
-            &[out, after.ty()],
-        );
-        Ok(both[0])
-    }
-}
 
 struct Checkpoint<F> {
     f: F,
@@ -54,7 +24,9 @@ where
         enable_grad(|| {
             let inputs: Vec<Tensor> = inputs
                 .iter()
-                .map(|input| record_op(Barrier, &[input.into(), vjp.grad().into()]))
+                // The compiler would otherwise find that what is computed again has been computed
+                // already, and keep it.
+                .map(|input| after(input, vjp.grad()))
                 .collect::<Result<_>>()?;
             let Some(state) = state else {
                 return (self.f)(&inputs).map(Flow::Through);

@@ -12,6 +12,7 @@
 //! No PJRT type is named outside `cache` and `sync`, no process is started and no network used.
 #![forbid(unsafe_code)]
 
+pub mod autocast;
 mod cache;
 mod checkpoint;
 pub mod debug;
@@ -21,6 +22,7 @@ mod hash;
 mod lower;
 mod op;
 mod ops;
+mod precision;
 pub mod stablehlo;
 mod storage;
 mod sync;
@@ -29,6 +31,7 @@ mod trace;
 mod ty;
 mod view;
 
+pub use autocast::{AutocastOptions, autocast, autocast_with, is_autocast_enabled};
 pub use checkpoint::checkpoint;
 pub use gang::{Collective, Gang, Hash128, Outcome, Proposal, Settlement, Start};
 pub use grad::{
@@ -38,7 +41,12 @@ pub use grad::{
 pub use op::{Derivative, InputType, Number, OpEntry, Operand, Operator, Saves, entry, promote};
 pub use ops::{
     GeluApproximation, Generator, Index, MeshgridIndexing, NanToNum, PadMode, RoundingMode,
-    ScatterReduce, SolveTriangularOptions, default_generator, manual_seed,
+    ScanOptions, ScatterReduce, SolveTriangularOptions, WhileOptions, default_generator, fori_loop,
+    manual_seed, optimization_barrier, scan, scan_with, while_loop, while_loop_with,
+};
+pub use precision::{
+    MatmulPrecision, get_float32_matmul_precision, set_float32_matmul_precision,
+    with_matmul_precision,
 };
 pub use sync::{SyncHandle, sync};
 pub use tensor::{Tensor, TensorOptions};

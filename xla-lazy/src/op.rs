@@ -316,6 +316,20 @@ impl OpEntry {
     }
 }
 
+impl PartialEq for OpEntry {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Eq for OpEntry {}
+
+impl Hash for OpEntry {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.hash.hash(state);
+    }
+}
+
 impl OpEntry {
     /// The type of the result, by the operator's shape rule.
     #[inline]

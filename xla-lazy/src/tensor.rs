@@ -476,10 +476,7 @@ impl Tensor {
         // The trace is locked before a storage, never after.
         drop(contents);
         let state = trace.lock();
-        match slot.in_epoch(state.recording.epoch) {
-            Some(index) => state.recording.nodes[index as usize].flags,
-            None => 0,
-        }
+        state.node_at(slot).map_or(0, |node| node.flags)
     }
 
     /// Makes the tensor a leaf that gradients accumulate into, or no longer one; returns a handle

@@ -116,9 +116,11 @@ pub use xla_dist as dist;
 pub use xla_launch::{Launcher, StartMethod, launch};
 pub use xla_lazy::{
     BackwardOptions, FunctionContext, GeluApproximation, Generator, GradOptions, HookHandle, Index,
-    MeshgridIndexing, NanToNum, Number, Operand, PadMode, RoundingMode, ScatterReduce,
-    SolveTriangularOptions, SyncHandle, Tensor, TensorOptions, checkpoint, default_generator,
-    enable_grad, function, grad, is_grad_enabled, manual_seed, no_grad, set_grad_enabled, sync,
+    MeshgridIndexing, NanToNum, Number, Operand, PadMode, RoundingMode, ScanOptions, ScatterReduce,
+    SolveTriangularOptions, SyncHandle, Tensor, TensorOptions, WhileOptions, checkpoint,
+    default_generator, enable_grad, fori_loop, function, grad, is_grad_enabled, manual_seed,
+    no_grad, optimization_barrier, scan, scan_with, set_grad_enabled, sync, while_loop,
+    while_loop_with,
 };
 pub use xla_nn as nn;
 pub use xla_nn::{data, optim};

@@ -150,6 +150,32 @@ pub fn grad(
     }
 }
 
+/// The gradients of `outputs`, each with its own, with respect to nodes of the recording that the
+/// outputs are pending in; `None` for a node that none reaches. `create` says whether the pass itself
+/// is recorded.
+pub(crate) fn of_nodes(
+    op: &'static str,
+    outputs: &[(&Tensor, &Tensor)],
+    nodes: &[u32],
+    create: bool,
+    location: &'static Location<'static>,
+) -> Result<Vec<Option<Tensor>>> {
+    let roots: Vec<_> = outputs
+        .iter()
+        .filter(|(output, _)| output.requires_grad())
+        .map(|(output, gradient)| (*output, Some(*gradient)))
+        .collect();
+    if roots.is_empty() {
+        return Ok(vec![None; nodes.len()]);
+    }
+    crate::trace::set_grad_enabled(create, || {
+        let target = Target::Nodes(nodes, vec![None; nodes.len()]);
+        let mut pass = start(op, &roots, create, target, location)?;
+        pass.run()?;
+        Ok(pass.of_nodes())
+    })
+}
+
 impl Tensor {
     /// Differentiates this tensor, which has one element, and adds the gradients to the `grad` of
     /// every leaf it depends on.

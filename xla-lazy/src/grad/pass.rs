@@ -10,6 +10,7 @@ use crate::trace::{self, Slot, Trace, flag, no_grad};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use xla_core::{Error, Result};
 
@@ -19,10 +20,13 @@ pub(super) enum Target<'a> {
     Leaves,
     /// Collect those of these tensors.
     Inputs(&'a [&'a Tensor], Vec<Option<Tensor>>),
+    /// Collect those of these nodes of the current recording, and go no further there.
+    Nodes(&'a [u32], Vec<Option<Tensor>>),
 }
 
 /// One backward pass.
 pub(super) struct Pass<'a> {
+    id: u64,
     trace: Arc<Trace>,
     epoch: u64,
     /// Gradients of nodes of the current trace, by index, up to the next to be visited.
@@ -99,6 +103,7 @@ impl Pass<'_> {
                     }
                 }
             }
+            Target::Nodes(..) => {}
             Target::Leaves => {
                 leaf.accumulate(&grad)?;
                 leaf.afterwards.run()?;
@@ -140,6 +145,14 @@ impl Pass<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The gradients of the nodes that were asked for.
+    pub(super) fn of_nodes(self) -> Vec<Option<Tensor>> {
+        match self.target {
+            Target::Nodes(_, found) => found,
+            Target::Leaves | Target::Inputs(..) => Vec::new(),
+        }
     }
 
     /// Every input that was asked for has a gradient, or may have none.
@@ -196,7 +209,13 @@ impl Pass<'_> {
         self.reach_node(index, gradient)
     }
 
+    /// Goes through the graph. Operators compute in the dtypes of the forward pass, whatever would be
+    /// cast where the pass is called.
     pub(super) fn run(&mut self) -> Result<()> {
+        crate::autocast::off(|| self.go())
+    }
+
+    fn go(&mut self) -> Result<()> {
         loop {
             // What a function records in the pass is visited before anything earlier.
             while let Some(reached) = self.pending.pop() {
@@ -235,6 +254,16 @@ impl Pass<'_> {
             });
         }
         let node = state.recording.nodes[index as usize];
+        if let Target::Nodes(nodes, found) = &mut self.target {
+            let mut wanted = false;
+            for (_, slot) in nodes.iter().zip(found).filter(|(node, _)| **node == index) {
+                *slot = Some(grad.clone());
+                wanted = true;
+            }
+            if wanted {
+                return Ok(());
+            }
+        }
         let slot = Slot::new(self.epoch, index);
         self.note_input(|t| t.storage.slot() == slot && t.leaf().is_none(), &grad);
         if node.has(flag::VIEW) && matches!(self.target, Target::Inputs(..)) {
@@ -274,6 +303,7 @@ impl Pass<'_> {
             output: output.as_ref(),
             output_type: node.ty,
             gang: gang.as_ref(),
+            pass: self.id,
         };
         let Some(gradients) = self.flow(&vjp, function.as_deref(), node.location)? else {
             return Ok(());
@@ -333,6 +363,7 @@ impl Pass<'_> {
             output: output.as_ref(),
             output_type: node.ty,
             gang: node.gang.as_ref(),
+            pass: self.id,
         };
         let function = node.function.as_deref();
         let Some(gradients) = self.flow(&vjp, function, node.location)? else {
@@ -361,6 +392,11 @@ fn gradients_of(vjp: &Vjp<'_>, location: &'static Location<'static>) -> Result<G
     })
 }
 
+fn next_pass() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 /// An error unless there are as many gradients as outputs.
 pub(super) fn check_count(
     op: &'static str,
@@ -386,6 +422,7 @@ pub(super) fn start<'a>(
         return Err(Error::argument(op, "outputs", "at least one tensor", "none").at(location));
     };
     let mut pass = Pass {
+        id: next_pass(),
         trace: Trace::of_thread(first.device()),
         epoch: 0,
         pending: Vec::new(),

@@ -30,12 +30,18 @@ pub struct Vjp<'a> {
     pub(super) output: Option<&'a Tensor>,
     pub(super) output_type: Ty,
     pub(super) gang: Option<&'a Arc<dyn Gang>>,
+    pub(super) pass: u64,
 }
 
 impl Vjp<'_> {
     /// The gradient of the output.
     pub fn grad(&self) -> &Tensor {
         self.grad
+    }
+
+    /// A number that only this backward pass has.
+    pub(crate) fn pass(&self) -> u64 {
+        self.pass
     }
 
     /// Number of operands.

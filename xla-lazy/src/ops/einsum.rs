@@ -2,6 +2,7 @@
 
 use super::matmul::{Labelled, contract};
 use crate::Tensor;
+use crate::autocast::{lower, widest};
 use std::collections::BTreeMap;
 use std::panic::Location;
 use xla_core::{DType, Dims, Error, Result};
@@ -205,6 +206,18 @@ fn cheapest(operands: &[Labelled], lengths: &BTreeMap<usize, usize>) -> (usize, 
 #[track_caller]
 fn evaluate(text: &str, tensors: &[&Tensor]) -> Result<Tensor> {
     let (labels, out) = parse(text, tensors)?;
+    let shared = |l: &usize| labels.iter().filter(|own| own.contains(l)).count() > 1;
+    let sums = labels
+        .iter()
+        .flatten()
+        .any(|l| shared(l) && !out.contains(l));
+    let widest = widest(tensors);
+    let cast = tensors.iter().map(|x| match sums {
+        true => lower(x),
+        false => widest.of(x),
+    });
+    let cast = cast.collect::<Result<Vec<_>>>()?;
+    let tensors = &cast.iter().map(|x| &**x).collect::<Vec<&Tensor>>()[..];
     for tensor in tensors {
         if tensor.dtype() != tensors[0].dtype() {
             let expected = format!("operands of {}", tensors[0].dtype());

@@ -1,5 +1,6 @@
 //! Linear algebra.
 
+use crate::autocast::full;
 use crate::op::{Derivative, InputType, Operator, Saves};
 use crate::stablehlo::{Compare, Func, Value};
 use crate::trace::record_op;
@@ -184,7 +185,7 @@ impl Tensor {
     /// another dtype than `f32` and `f64`.
     #[track_caller]
     pub fn cholesky(&self, upper: bool) -> Result<Tensor> {
-        let lower = record_op(Cholesky, &[self.into()])?;
+        let lower = record_op(Cholesky, &[(&*full(self)?).into()])?;
         match upper {
             true => adjoint(&lower),
             false => Ok(lower),
@@ -244,12 +245,13 @@ impl Tensor {
             let expected = "square matrices on the last two axes";
             return Err(Error::shape("cholesky_solve", expected, factor.shape()).at(at));
         }
+        let (b, factor) = (full(self)?, &*full(factor)?);
         let transposed = adjoint(factor)?;
         let (lower, above) = match upper {
             true => (&transposed, factor),
             false => (factor, &transposed),
         };
-        above.solve_triangular(&lower.solve_triangular(self, side(false))?, side(true))
+        above.solve_triangular(&lower.solve_triangular(&b, side(false))?, side(true))
     }
 
     /// The sum of a matrix's diagonal.
@@ -262,7 +264,7 @@ impl Tensor {
             let at = Location::caller();
             return Err(Error::shape("trace", "a matrix", self.shape()).at(at));
         }
-        self.diagonal(0, 0, 1)?.sum((), false)
+        full(self)?.diagonal(0, 0, 1)?.sum((), false)
     }
 
     /// Kronecker's product: each element of this tensor times the other, side by side. The shorter
@@ -362,7 +364,7 @@ impl Tensor {
             Ok(())
         };
         fits().map_err(|e| e.at(at))?;
-        let (x, y) = batched(OP, self, other).map_err(|e| e.at(at))?;
+        let (x, y) = batched(OP, &*full(self)?, &*full(other)?).map_err(|e| e.at(at))?;
         let apart = x.unsqueeze(-2)?.sub(&y.unsqueeze(-3)?)?;
         // A norm has no largest of no differences; a distance of nothing is 0.
         match apart.size(-1)? {

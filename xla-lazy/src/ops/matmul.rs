@@ -1,11 +1,12 @@
 //! Matrix products and the contraction that they and `einsum` are cases of.
 
 use crate::Tensor;
+use crate::autocast::lower;
 use crate::op::{Derivative, InputType, Number, Operator, Saves};
 use crate::stablehlo::{Func, Value};
 use crate::trace::record_op;
 use crate::ty::{Ty, ty};
-use crate::{Gradients, Vjp};
+use crate::{Gradients, MatmulPrecision, Vjp, get_float32_matmul_precision};
 use std::panic::Location;
 use xla_core::{Axes, DType, Dims, Error, IntoAxes, Result, Shape};
 
@@ -16,6 +17,7 @@ use xla_core::{Axes, DType, Dims, Error, IntoAxes, Result, Shape};
 struct Contract {
     batch: [Dims; 2],
     contract: [Dims; 2],
+    precision: MatmulPrecision,
 }
 
 impl Contract {
@@ -58,6 +60,7 @@ impl Contract {
                 let op = Contract {
                     batch: [self.batch[other].clone(), batch],
                     contract: [free[other].clone(), theirs],
+                    precision: self.precision,
                 };
                 (record_op(op, &[value.into(), grad.into()])?, value_first)
             }
@@ -65,6 +68,7 @@ impl Contract {
                 let op = Contract {
                     batch: [batch, self.batch[other].clone()],
                     contract: [theirs, free[other].clone()],
+                    precision: self.precision,
                 };
                 (record_op(op, &[grad.into(), value.into()])?, grad_first)
             }
@@ -109,7 +113,9 @@ impl Operator for Contract {
     fn lower(&self, f: &mut Func, inputs: &[Value], _: Ty) -> Result<Value> {
         let [batch, contract] =
             [&self.batch, &self.contract].map(|[a, b]| (a.as_slice(), b.as_slice()));
-        Ok(f.dot_general(inputs[0], inputs[1], batch, contract))
+        Ok(f.with_precision(self.precision, |f| {
+            f.dot_general(inputs[0], inputs[1], batch, contract)
+        }))
     }
 }
 
@@ -194,6 +200,7 @@ pub(super) fn contract(a: Labelled, b: Labelled, out: &[usize]) -> Result<Labell
     let op = Contract {
         batch: [axes(&a, &batch), axes(&b, &batch)],
         contract: [axes(&a, &gone), axes(&b, &gone)],
+        precision: get_float32_matmul_precision(),
     };
     let free = |of: &Labelled| {
         let bound = |l: &usize| !batch.contains(l) && !gone.contains(l);
@@ -337,7 +344,7 @@ impl Tensor {
     /// [`Error::DTypeMismatch`] when the dtypes differ.
     #[track_caller]
     pub fn matmul(&self, other: &Tensor) -> Result<Tensor> {
-        product("matmul", self, other)
+        product("matmul", &*lower(self)?, &*lower(other)?)
     }
 
     /// The product of two matrices.
@@ -348,7 +355,7 @@ impl Tensor {
     pub fn mm(&self, other: &Tensor) -> Result<Tensor> {
         let at = Location::caller();
         ranks("mm", "two matrices", [(self, 2), (other, 2)]).map_err(|e| e.at(at))?;
-        product("mm", self, other)
+        product("mm", &*lower(self)?, &*lower(other)?)
     }
 
     /// The products of as many pairs of matrices: `[b, n, k] x [b, k, m]`.
@@ -359,7 +366,7 @@ impl Tensor {
     pub fn bmm(&self, other: &Tensor) -> Result<Tensor> {
         let at = Location::caller();
         batches("bmm", self, other).map_err(|e| e.at(at))?;
-        product("bmm", self, other)
+        product("bmm", &*lower(self)?, &*lower(other)?)
     }
 
     /// A matrix times a vector.
@@ -411,8 +418,8 @@ impl Tensor {
     ) -> Result<Tensor> {
         let at = Location::caller();
         ranks("addmm", "two matrices", [(a, 2), (b, 2)]).map_err(|e| e.at(at))?;
-        let product = product("addmm", a, b)?;
-        combine("addmm", self, product, beta.into(), alpha.into())
+        let product = product("addmm", &*lower(a)?, &*lower(b)?)?;
+        combine("addmm", &*lower(self)?, product, beta.into(), alpha.into())
     }
 
     /// `beta * self + alpha * a @ v`, of a matrix and a vector; otherwise as [`Tensor::addmm`].
@@ -447,8 +454,14 @@ impl Tensor {
     ) -> Result<Tensor> {
         let at = Location::caller();
         batches("baddbmm", a, b).map_err(|e| e.at(at))?;
-        let product = product("baddbmm", a, b)?;
-        combine("baddbmm", self, product, beta.into(), alpha.into())
+        let product = product("baddbmm", &*lower(a)?, &*lower(b)?)?;
+        combine(
+            "baddbmm",
+            &*lower(self)?,
+            product,
+            beta.into(),
+            alpha.into(),
+        )
     }
 
     /// The sum of products over pairs of axes, the first of `dims` with the first of `other_dims` and
@@ -464,10 +477,21 @@ impl Tensor {
         dims: impl IntoAxes,
         other_dims: impl IntoAxes,
     ) -> Result<Tensor> {
-        const OP: &str = "tensordot";
         let at = Location::caller();
-        let mine = paired(OP, self, dims.into_axes()).map_err(|e| e.at(at))?;
-        let theirs = paired(OP, other, other_dims.into_axes()).map_err(|e| e.at(at))?;
+        let (lowered, other) = (lower(self)?, &*lower(other)?);
+        lowered.contracted(other, dims.into_axes(), other_dims.into_axes(), at)
+    }
+
+    fn contracted(
+        &self,
+        other: &Tensor,
+        dims: Axes,
+        other_dims: Axes,
+        at: &'static Location<'static>,
+    ) -> Result<Tensor> {
+        const OP: &str = "tensordot";
+        let mine = paired(OP, self, dims).map_err(|e| e.at(at))?;
+        let theirs = paired(OP, other, other_dims).map_err(|e| e.at(at))?;
         if mine.len() != theirs.len() {
             let expected = format!("{} axes, as many as dims", mine.len());
             return Err(Error::argument(OP, "other_dims", expected, theirs.len()).at(at));

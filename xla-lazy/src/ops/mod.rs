@@ -4,6 +4,7 @@
 mod activation;
 mod binary;
 mod cast;
+mod control;
 mod creation;
 mod einsum;
 mod grid;
@@ -24,6 +25,11 @@ mod unary;
 pub use activation::GeluApproximation;
 pub use binary::{NanToNum, RoundingMode};
 pub(crate) use cast::{CHANGED_UNRECORDED, COPY, OVERWRITTEN};
+pub(crate) use control::after;
+pub use control::{
+    ScanOptions, WhileOptions, fori_loop, optimization_barrier, scan, scan_with, while_loop,
+    while_loop_with,
+};
 pub use grid::MeshgridIndexing;
 pub use index::{Index, ScatterReduce};
 pub use linalg::SolveTriangularOptions;

@@ -1,17 +1,26 @@
 //! The function under construction: its values and the elementwise, constant and contraction
 //! operations.
 
+use super::control::Calls;
 use super::effect::Effects;
 use super::tensor_type;
+use crate::MatmulPrecision;
 use crate::ty::{Ty, ty};
 use std::fmt::{Display, Write};
+use std::hash::{Hash, Hasher};
 use xla_core::{DType, Dims, Error, Result, Shape};
 
 /// An SSA value with its type.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Value {
     id: u32,
     ty: Ty,
+}
+
+impl Hash for Value {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
+    }
 }
 
 impl Value {
@@ -92,9 +101,11 @@ impl Reduction {
 #[derive(Debug, Default)]
 pub struct Func {
     arguments: Vec<(Value, Option<usize>)>,
-    body: String,
+    pub(super) body: String,
     next: u32,
     pub(super) effects: Option<Effects>,
+    pub(super) calls: Calls,
+    precision: MatmulPrecision,
 }
 
 impl Func {
@@ -131,7 +142,7 @@ impl Func {
         text
     }
 
-    fn fresh(&mut self, ty: Ty) -> Value {
+    pub(super) fn fresh(&mut self, ty: Ty) -> Value {
         let id = self.next;
         self.next += 1;
         Value { id, ty }
@@ -329,6 +340,23 @@ impl Func {
             .collect()
     }
 
+    /// What `f` writes, with products of this precision. They are of the highest elsewhere.
+    pub fn with_precision<T>(
+        &mut self,
+        precision: MatmulPrecision,
+        f: impl FnOnce(&mut Func) -> T,
+    ) -> T {
+        let before = std::mem::replace(&mut self.precision, precision);
+        let result = f(self);
+        self.precision = before;
+        result
+    }
+
+    /// The precision of products written now.
+    pub(super) fn precision(&self) -> MatmulPrecision {
+        self.precision
+    }
+
     /// Contracts and batches as `stablehlo.dot_general`; the result's axes are batch, free axes of
     /// `a`, free axes of `b`.
     pub fn dot_general(
@@ -354,9 +382,13 @@ impl Func {
         } else {
             format!("batching_dims = {:?} x {:?}, ", batch.0, batch.1)
         };
+        let precision = match self.precision.stablehlo() {
+            Some(name) => format!(", precision = [{name}, {name}]"),
+            None => String::new(),
+        };
         self.call(
             format_args!(
-                "stablehlo.dot_general {a}, {b}, {batching}contracting_dims = {:?} x {:?}",
+                "stablehlo.dot_general {a}, {b}, {batching}contracting_dims = {:?} x {:?}{precision}",
                 contract.0, contract.1
             ),
             &[a, b],

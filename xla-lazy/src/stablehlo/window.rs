@@ -41,9 +41,15 @@ impl Func {
         let data = format!("[b, {spatial}f]");
         let pads = window.low.iter().zip(window.high);
         let pads: Vec<[i64; 2]> = pads.map(|(&low, &high)| [low, high]).collect();
+        let precision = match self.precision().stablehlo() {
+            Some(name) => format!(
+                ", precision_config = [#stablehlo<precision {name}>, #stablehlo<precision {name}>]"
+            ),
+            None => String::new(),
+        };
         self.call(
             format_args!(
-                "stablehlo.convolution({x}, {kernel}) dim_numbers = {data}x[{spatial}i, o]->{data}, window = {{stride = {:?}, pad = {pads:?}, lhs_dilate = {:?}, rhs_dilate = {:?}}} {{batch_group_count = 1 : i64, feature_group_count = {} : i64}}",
+                "stablehlo.convolution({x}, {kernel}) dim_numbers = {data}x[{spatial}i, o]->{data}, window = {{stride = {:?}, pad = {pads:?}, lhs_dilate = {:?}, rhs_dilate = {:?}}} {{batch_group_count = 1 : i64, feature_group_count = {} : i64{precision}}}",
                 window.stride, window.input_dilation, window.kernel_dilation, window.groups
             ),
             &[x, kernel],

@@ -10,8 +10,8 @@ mod value;
 
 pub(crate) use cause::Cause;
 pub(crate) use pending::Pending;
-pub(crate) use value::DeviceValue;
 use value::Outcomes;
+pub(crate) use value::{DeviceValue, deadline};
 
 use crate::cache::{self, Compiled, Placement, Program};
 use crate::gang::{Gang, Outcome, Settlement, Start};
@@ -24,7 +24,7 @@ use pending::live_nodes;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use value::StepInfo;
 use xla_core::{DType, Device, Error, Literal, Result, Shape};
 use xla_runtime::{Buffer, Client, Event, ExecuteOptions};
@@ -171,7 +171,7 @@ fn drain(trace: &Arc<Trace>, left: usize) -> Result<()> {
 
 /// Executes everything a trace holds.
 pub(crate) fn flush(trace: &Arc<Trace>, cause: Cause) -> Result<()> {
-    let _serial = trace.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = trace.serial()?;
     while let Some(pending) = cut(trace) {
         let pending = Arc::new(pending);
         // Lowering calls operators from outside. Were a panic there to leave values pending that

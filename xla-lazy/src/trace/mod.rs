@@ -6,18 +6,20 @@
 
 mod record;
 mod recording;
+mod region;
 mod scope;
 
-pub(crate) use record::{detach, rebind, record_at, record_on, with_node};
+pub(crate) use record::{detach, rebind, record_at, record_classed, record_on, with_node};
 pub use record::{record, record_collective, record_op};
 pub(crate) use recording::{
     Input, Node, NumberClass, Overwrite, Recording, Slot, flag, next_epoch, number_type,
 };
+pub(crate) use region::{Argument, Recorded, Region, Step, Tape, record_region};
 pub(crate) use scope::recorder;
 pub use scope::{enable_grad, is_grad_enabled, no_grad, recorded_by, set_grad_enabled};
 
 use crate::hash::Hash128;
-use crate::op::{InputType, OpEntry, Operand, promote};
+use crate::op::{InputType, Number, OpEntry, Operand, promote};
 use crate::storage::{Storage, Value, thread_token};
 use crate::sync::{self, DeviceValue, InFlight};
 use crate::tensor::Tensor;
@@ -26,7 +28,7 @@ use crate::view::View;
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::panic::Location;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use xla_core::{DType, Device, Error, Result};
 
@@ -56,6 +58,8 @@ pub(crate) struct Trace {
     buried: Mutex<Vec<Arc<Storage>>>,
     /// Whether the owner's thread has ended: it will neither record nor sync any more.
     ended: AtomicBool,
+    /// The thread that records a region, else 0.
+    region: AtomicU64,
 }
 
 /// The traces of one thread, by device.
@@ -109,6 +113,7 @@ impl Trace {
                     syncing: Mutex::new(()),
                     buried: Mutex::new(Vec::new()),
                     ended: AtomicBool::new(false),
+                    region: AtomicU64::new(0),
                 })
             };
             Arc::clone(traces[device.ordinal()].get_or_insert_with(new))
@@ -224,6 +229,9 @@ impl State {
         storage: &Arc<Storage>,
         location: &'static Location<'static>,
     ) -> Result<u32, Blocked> {
+        if let Some(enclosing) = self.recording.enclosing.take() {
+            return self.capture(trace, enclosing, storage, location);
+        }
         let contents = storage.lock();
         match &contents.value {
             Value::Pending(other) if Arc::ptr_eq(other, trace) => Err(Blocked::Starting),
@@ -437,5 +445,32 @@ impl State {
         let grad = grad && entry.differentiable && out.dtype().is_float() && is_grad_enabled();
         let flags = if grad { flag::GRAD } else { 0 };
         Ok(self.recording.push(entry, out, &inputs, flags, location))
+    }
+
+    /// An operator that no gradient flows through, whose numbers, its last operands, have classes
+    /// already.
+    fn append_classed(
+        &mut self,
+        trace: &Arc<Trace>,
+        entry: &'static OpEntry,
+        tensors: &[&Tensor],
+        numbers: &[(NumberClass, Number)],
+        location: &'static Location<'static>,
+    ) -> Result<u32, Blocked> {
+        let mut inputs = Vec::with_capacity(tensors.len() + numbers.len());
+        let mut types = Vec::with_capacity(inputs.capacity());
+        for tensor in tensors {
+            let index = self.node_of_tensor(trace, tensor, location)?;
+            inputs.push(Input::Node(index));
+            types.push(InputType::Tensor(self.recording.nodes[index as usize].ty));
+        }
+        let out = entry
+            .infer(&types)
+            .map_err(|e| Blocked::Failed(e.at(location)))?;
+        for (class, number) in numbers {
+            let dtype = number_type(*class).dtype();
+            inputs.push(self.recording.numbers.push(dtype, *number));
+        }
+        Ok(self.recording.push(entry, out, &inputs, 0, location))
     }
 }

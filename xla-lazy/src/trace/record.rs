@@ -1,10 +1,11 @@
 //! Recording: from an operator called on tensors to a node of the right trace.
 
-use super::recording::{MAX_NODES, Overwrite, Slot, flag};
+use super::recording::{MAX_NODES, NumberClass, Overwrite, Slot, flag};
+use super::region::Changed;
 use super::scope::{enable_grad, is_grad_enabled, no_grad, recorder};
 use super::{Blocked, State, Trace};
 use crate::gang::Gang;
-use crate::op::{OpEntry, Operand, Operator};
+use crate::op::{Number, OpEntry, Operand, Operator};
 use crate::storage::{History, Storage, Value, thread_token};
 use crate::sync::{self, Cause};
 use crate::tensor::Tensor;
@@ -111,6 +112,33 @@ pub fn record_collective<O: Operator>(
     record_in(trace, entry, operands, location, Some(gang))
 }
 
+/// Records an operator of these tensors and, after them, of numbers that keep their classes.
+pub(crate) fn record_classed(
+    entry: &'static OpEntry,
+    tensors: &[&Tensor],
+    numbers: &[(NumberClass, Number)],
+    location: &'static Location<'static>,
+) -> Result<Tensor> {
+    let operands: Vec<Operand<'_>> = tensors.iter().map(|&t| Operand::Tensor(t)).collect();
+    let trace = choose(entry, &operands, location.into())?;
+    let location = recorder(location);
+    loop {
+        let mut state = trace.lock();
+        match state.append_classed(&trace, entry, tensors, numbers, location) {
+            Ok(index) => return Ok(Tensor::of(state.storage_for(&trace, index))),
+            Err(Blocked::Failed(error)) => return Err(error),
+            Err(Blocked::Starting) => {
+                drop(state);
+                drop(trace.serial()?);
+            }
+            Err(Blocked::Foreign(other)) => {
+                drop(state);
+                flush_foreign(entry.name, &other, location)?;
+            }
+        }
+    }
+}
+
 fn record_in(
     mut trace: Arc<Trace>,
     entry: &'static OpEntry,
@@ -123,6 +151,14 @@ fn record_in(
         let mut state = trace.lock();
         if state.recording.nodes.len() >= MAX_NODES {
             return Err(too_large(state.recording.nodes.len()));
+        }
+        if gang.is_some() && state.recording.enclosing.is_some() {
+            return Err(Error::InBody {
+                op: entry.name,
+                what: "no collective can be in it",
+                advice: "call it before or after the loop",
+                at: location.into(),
+            });
         }
         let other_gang = |g: &Arc<dyn Gang>| gang.is_some_and(|new| !Arc::ptr_eq(g, new));
         if state.recording.gang.as_ref().is_some_and(other_gang) {
@@ -142,7 +178,7 @@ fn record_in(
             Err(Blocked::Failed(error)) => return Err(error),
             Err(Blocked::Starting) => {
                 drop(state);
-                drop(trace.syncing.lock());
+                drop(trace.serial()?);
             }
             Err(Blocked::Foreign(other)) => {
                 drop(state);
@@ -264,12 +300,15 @@ fn bind(
         // Dropped after both locks are released: it holds handles.
         let history: Option<History>;
         let mut state = trace.lock();
-        let index = match state.append(&trace, entry, operands, location) {
-            Ok(index) => index,
+        let appended = state
+            .before_change(&trace, target, location)
+            .and_then(|capture| Ok((state.append(&trace, entry, operands, location)?, capture)));
+        let (index, capture) = match appended {
+            Ok(appended) => appended,
             Err(Blocked::Failed(error)) => return Err(error),
             Err(Blocked::Starting) => {
                 drop(state);
-                drop(trace.syncing.lock());
+                drop(trace.serial()?);
                 continue;
             }
             Err(Blocked::Foreign(other)) => {
@@ -280,7 +319,8 @@ fn bind(
         };
         let recording = &mut state.recording;
         let mut contents = target.lock();
-        if let Some(old) = target.slot().in_epoch(recording.epoch) {
+        let old = target.slot().in_epoch(recording.epoch).or(capture);
+        if let Some(old) = old {
             recording.rebind_param(old, index);
             if let Some(held) = &recording.storages[old as usize]
                 && Arc::ptr_eq(held, target)
@@ -295,13 +335,27 @@ fn bind(
             }
         }
         recording.storages[index as usize] = Some(Arc::clone(target));
-        contents.value = Value::Pending(Arc::clone(&trace));
+        let pending = Value::Pending(Arc::clone(&trace));
+        let before = std::mem::replace(&mut contents.value, pending);
         if by.is_some() {
             contents.version += 1;
             contents.changed = by;
         }
         contents.range = None;
-        history = contents.history.take();
+        let taken = contents.history.take();
+        history = match (capture, &mut recording.enclosing) {
+            (Some(capture), Some(enclosing)) => {
+                enclosing.changed.push(Changed {
+                    storage: Arc::clone(target),
+                    slot: target.slot(),
+                    value: before,
+                    history: taken,
+                    capture,
+                });
+                None
+            }
+            _ => taken,
+        };
         target.set_slot(Slot::new(recording.epoch, index));
         target.set_owner(trace.owner());
         if let Some(leaf) = &contents.leaf {
@@ -339,7 +393,7 @@ pub(crate) fn with_node<T>(
             Err(Blocked::Failed(error)) => return Err(error),
             Err(Blocked::Starting) => {
                 drop(state);
-                drop(trace.syncing.lock());
+                drop(trace.serial()?);
             }
             Err(Blocked::Foreign(other)) => {
                 drop(state);

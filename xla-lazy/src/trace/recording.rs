@@ -1,5 +1,6 @@
 //! What was recorded since the last sync: nodes with their operands, hashes and storages.
 
+use super::region::Enclosing;
 use crate::gang::Gang;
 use crate::grad::{Function, Hooks, Leaf};
 use crate::hash::{self, Hash128};
@@ -101,7 +102,7 @@ pub(crate) enum NumberClass {
 }
 
 /// An operand of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Input {
     Node(u32),
     Number(NumberClass, u32),
@@ -190,6 +191,8 @@ pub(crate) struct Recording {
     /// The nodes, ascending, that views were derived as once more, and the views' first ones.
     pub(crate) derived_again: Vec<(u32, Slot)>,
     pub(crate) gang: Option<Arc<dyn Gang>>,
+    /// While a region is recorded: what it interrupts.
+    pub(crate) enclosing: Option<Box<Enclosing>>,
 }
 
 /// The leaf node of a buffer.
@@ -400,6 +403,7 @@ impl Recording {
         self.functions.clear();
         self.derived_again.clear();
         self.gang = None;
+        self.enclosing = None;
     }
 }
 

@@ -1,6 +1,7 @@
 //! Whole slices along an axis, selected and written.
 
 use super::{Outside, accumulator, fill, guard, index_type, widened};
+use crate::autocast::widest;
 use crate::op::{Derivative, InputType, Number, Operand, Operator, Saves};
 use crate::stablehlo::{Func, Reduction, Value};
 use crate::trace::record_op;
@@ -195,11 +196,11 @@ impl Tensor {
     /// As [`Tensor::index_add`].
     #[track_caller]
     pub fn index_copy(&self, dim: i64, indices: &Tensor, source: &Tensor) -> Result<Tensor> {
-        let axis = self.written("index_copy", dim, indices, source)?;
-        record_op(
-            IndexCopy { axis },
-            &[self.into(), indices.into(), source.into()],
-        )
+        let widest = widest(&[self, source]);
+        let (target, source) = (widest.of(self)?, widest.of(source)?);
+        let axis = target.written("index_copy", dim, indices, &source)?;
+        let operands = [&*target, indices, &*source].map(Operand::Tensor);
+        record_op(IndexCopy { axis }, &operands)
     }
 
     /// This tensor with the slices along an axis that `indices` names filled with a number, which

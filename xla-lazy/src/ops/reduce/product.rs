@@ -2,6 +2,7 @@
 
 use super::{accumulator, reduced, summed, with_axes};
 use crate::Tensor;
+use crate::autocast::full;
 use crate::op::{Derivative, InputType, Operator, Saves};
 use crate::ops::only;
 use crate::ops::scan::{cumulative_product, shift};
@@ -54,18 +55,19 @@ impl Tensor {
     #[track_caller]
     pub fn prod(&self, dims: impl IntoAxes, keepdim: bool) -> Result<Tensor> {
         let axes = self.axes("prod", dims)?;
+        let this = &*full(self)?;
         if axes.len() == self.rank() {
             let op = Prod {
                 axis: 0,
                 keepdim: false,
             };
-            let product = record_op(op, &[(&self.reshape([-1])?).into()])?;
+            let product = record_op(op, &[(&this.reshape([-1])?).into()])?;
             return match keepdim {
                 true => product.reshape(Dims::from_elem(1, self.rank()).as_slice()),
                 false => Ok(product),
             };
         }
-        let mut product = self.clone();
+        let mut product = this.clone();
         for &axis in axes.iter().rev() {
             product = record_op(Prod { axis, keepdim }, &[(&product).into()])?;
         }

@@ -1,6 +1,7 @@
 //! Tensors put together from others.
 
 use crate::Tensor;
+use crate::autocast::widest;
 use crate::op::{Derivative, InputType, Operand, Operator, Saves, promote};
 use crate::stablehlo::{Func, Value};
 use crate::trace::record_op;
@@ -75,10 +76,12 @@ impl Tensor {
         let mut none: Dims = first.dims().into();
         none[axis] = 0;
         let mut parts = Vec::with_capacity(tensors.len());
+        let widest = widest(tensors);
         for tensor in tensors {
+            let tensor = widest.of(tensor)?;
             parts.push(match tensor.dims() {
                 [0] => tensor.reshape(none.as_slice())?,
-                _ => Tensor::clone(tensor),
+                _ => tensor.into_owned(),
             });
         }
         record_op(

@@ -1,6 +1,7 @@
 //! Tensors made longer, or shorter, at their ends.
 
 use crate::Tensor;
+use crate::autocast::full;
 use crate::op::{Derivative, InputType, Number, Operand, Operator, Saves};
 use crate::stablehlo::{Func, Value};
 use crate::trace::record_op;
@@ -111,7 +112,12 @@ impl Tensor {
         }
         let mode = mode.into();
         let PadMode::Constant(value) = mode else {
-            let mut x = self.clone();
+            let padded = lengths.len() / 2;
+            let mut x = match mode {
+                PadMode::Reflect if padded < 3 => full(self)?.into_owned(),
+                PadMode::Replicate => full(self)?.into_owned(),
+                _ => self.clone(),
+            };
             for (back, edges) in lengths.chunks_exact(2).enumerate() {
                 let axis = self.rank() - 1 - back;
                 x = x.pad_axis(axis, edges[0], edges[1], mode)?;

@@ -7,7 +7,7 @@ use super::window::{LIMIT, PerAxis, Window, batched, covered};
 use operator::{Convolution, INPUT, OUTPUT};
 use std::panic::Location;
 use xla_core::{Dims, Error, Result};
-use xla_lazy::{Tensor, record_op};
+use xla_lazy::{Tensor, get_float32_matmul_precision, record_op};
 
 /// How many elements the input has before and after it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -213,6 +213,7 @@ fn conv<const N: usize>(
     let operator = Convolution::<OUTPUT> {
         window,
         groups: options.groups,
+        precision: get_float32_matmul_precision(),
     };
     let y = record_op(operator, &[(&x).into(), weight.into()])?;
     finish::<N>(y, bias, single)
@@ -273,7 +274,11 @@ fn conv_transpose<const N: usize>(
         low,
         dilation,
     };
-    let operator = Convolution::<INPUT> { window, groups };
+    let operator = Convolution::<INPUT> {
+        window,
+        groups,
+        precision: get_float32_matmul_precision(),
+    };
     let y = record_op(operator, &[(&x).into(), weight.into()])?;
     finish::<N>(y, bias, single)
 }

@@ -3,7 +3,9 @@
 use crate::functional::{accumulator, window::Window};
 use xla_core::{DType, Dims, Result, Shape};
 use xla_lazy::stablehlo::{ConvolutionWindow, Func, Value};
-use xla_lazy::{Derivative, InputType, Operator, Saves, Tensor, Ty, Vjp, record_op, ty};
+use xla_lazy::{
+    Derivative, InputType, MatmulPrecision, Operator, Saves, Tensor, Ty, Vjp, record_op, ty,
+};
 
 /// Which of the three tensors of a convolution is computed from the other two. Each of the three is
 /// linear in both others, so that the derivatives of any of them are the others.
@@ -16,6 +18,7 @@ const WEIGHT: u8 = 2;
 pub(super) struct Convolution<const OF: u8> {
     pub(super) window: Window,
     pub(super) groups: usize,
+    pub(super) precision: MatmulPrecision,
 }
 
 impl<const OF: u8> Convolution<OF> {
@@ -23,6 +26,7 @@ impl<const OF: u8> Convolution<OF> {
         let op = Convolution::<OTHER> {
             window: self.window.clone(),
             groups: self.groups,
+            precision: self.precision,
         };
         record_op(op, &[a.into(), b.into()])
     }
@@ -79,12 +83,12 @@ impl<const OF: u8> Operator for Convolution<OF> {
         }
         let wide = accumulator(out.dtype());
         let (a, b) = (f.convert(a, wide), f.convert(b, wide));
-        let value = match OF {
+        let value = f.with_precision(self.precision, |f| match OF {
             OUTPUT => self.lower_output(f, a, b),
             INPUT => self.lower_input(f, a, b),
             _ if self.correlates(a) => self.lower_correlation(f, a, b),
             _ => self.lower_weight(f, a, b, out.shape()),
-        };
+        });
         Ok(f.convert(value, out.dtype()))
     }
 }

@@ -1,0 +1,120 @@
+//! Regions: operations that hold others.
+
+use super::func::{Func, Value, join, text_of};
+use crate::ty::Ty;
+use std::collections::HashMap;
+use std::fmt::Write;
+use xla_core::Result;
+
+/// Results of what was lowered already, by what it was (a number that names it in this process) and
+/// its operands. Operators that each stand for one result of the same operation share it so.
+pub(super) type Calls = HashMap<(usize, Vec<Value>), Vec<Value>>;
+
+impl Func {
+    /// The results that `lower` gives for these operands, lowered no more than once for each `what`.
+    ///
+    /// # Errors
+    /// Those of `lower`.
+    pub(crate) fn once(
+        &mut self,
+        what: usize,
+        operands: &[Value],
+        lower: impl FnOnce(&mut Func) -> Result<Vec<Value>>,
+    ) -> Result<Vec<Value>> {
+        let key = (what, operands.to_vec());
+        if let Some(known) = self.calls.get(&key) {
+            return Ok(known.clone());
+        }
+        let results = lower(self)?;
+        self.calls.insert(key, results.clone());
+        Ok(results)
+    }
+
+    /// `stablehlo.while`: as long as `condition` of the variables is true, they become what `body`
+    /// makes of them. Its results are the variables at the end.
+    ///
+    /// # Errors
+    /// Those of the two functions.
+    pub(crate) fn while_loop(
+        &mut self,
+        initial: &[Value],
+        condition: impl FnOnce(&mut Func, &[Value]) -> Result<Value>,
+        body: impl FnOnce(&mut Func, &[Value]) -> Result<Vec<Value>>,
+    ) -> Result<Vec<Value>> {
+        let types: Vec<Ty> = initial.iter().map(|v| v.ty()).collect();
+        let condition = self.region(&types, |f, variables| Ok(vec![condition(f, variables)?]))?;
+        let body = self.region(&types, body)?;
+        let operation = format!(
+            "\"stablehlo.while\"({}) ({condition}, {body})",
+            join(initial)
+        );
+        Ok(self.call_many(operation, initial, &types))
+    }
+
+    /// The values as they are, none of which is available before all are.
+    pub(crate) fn barrier(&mut self, values: &[Value]) -> Vec<Value> {
+        let types: Vec<Ty> = values.iter().map(|v| v.ty()).collect();
+        let operation = format!("\"stablehlo.optimization_barrier\"({})", join(values));
+        self.call_many(operation, values, &types)
+    }
+
+    /// A block with these arguments, as text.
+    fn region(
+        &mut self,
+        arguments: &[Ty],
+        block: impl FnOnce(&mut Func, &[Value]) -> Result<Vec<Value>>,
+    ) -> Result<String> {
+        let outer = std::mem::take(&mut self.body);
+        // Values of a block are not seen outside of it.
+        let calls = std::mem::take(&mut self.calls);
+        let arguments: Vec<Value> = arguments.iter().map(|ty| self.fresh(ty)).collect();
+        let results = block(self, &arguments);
+        self.calls = calls;
+        let inner = std::mem::replace(&mut self.body, outer);
+        let results = results?;
+        let declared = join(
+            arguments
+                .iter()
+                .map(|v| format!("{v}: {}", text_of(v.ty()))),
+        );
+        let types = join(results.iter().map(|v| text_of(v.ty())));
+        let mut text = format!("{{\n    ^bb0({declared}):\n{inner}");
+        let _ = write!(
+            text,
+            "    \"stablehlo.return\"({}) : ({types}) -> ()\n    }}",
+            join(&results)
+        );
+        Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stablehlo::Compare;
+    use crate::ty::ty;
+    use xla_core::{DType, Shape};
+
+    #[test]
+    fn a_loop_is_written_once_however_often_it_is_asked_for() -> Result<()> {
+        let scalar = Shape::scalar();
+        let mut f = Func::new();
+        let x = f.argument(ty(DType::I64, &scalar), None);
+        for _ in 0..2 {
+            f.once(7, &[x], |f| {
+                f.while_loop(
+                    &[x],
+                    |f, v| {
+                        let limit = f.constant_int(DType::I64, &Shape::scalar(), 5);
+                        Ok(f.compare(Compare::Lt, v[0], limit))
+                    },
+                    |f, v| Ok(vec![f.binary("add", v[0], v[0])]),
+                )
+            })?;
+        }
+        let text = f.finish("test", &[x]);
+        assert_eq!(text.matches("stablehlo.while").count(), 1);
+        assert_eq!(text.matches("stablehlo.return").count(), 2);
+        Ok(())
+    }
+}
