@@ -27,6 +27,7 @@ pub mod stablehlo;
 mod storage;
 mod sync;
 mod tensor;
+pub mod testing;
 mod trace;
 mod ty;
 mod view;

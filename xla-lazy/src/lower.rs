@@ -177,7 +177,8 @@ pub(crate) fn order_type() -> Ty {
     ty(xla_core::DType::I32, &Shape::scalar())
 }
 
-fn reachable(recording: &Recording, extent: &Extent) -> Vec<bool> {
+/// Which of the nodes the outputs need.
+pub(crate) fn reachable(recording: &Recording, extent: &Extent) -> Vec<bool> {
     let mut needed = vec![false; extent.len];
     for &i in &extent.live {
         needed[i as usize] = true;

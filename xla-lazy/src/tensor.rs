@@ -11,6 +11,7 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 use xla_core::{DType, Device, Element, Error, IntoShape, Literal, Result, Shape, Site};
+use xla_runtime::metrics;
 
 /// An n-dimensional array on a device, computed when it is needed.
 ///
@@ -166,6 +167,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn from_literal(literal: Literal, options: impl Into<TensorOptions>) -> Result<Tensor> {
+        let _attributed = metrics::attribute("from_literal", trace::recorder(Location::caller()));
         let options = options.into();
         let device = options.device_or_current("Tensor::from_literal")?;
         let literal = literal.cast(options.dtype.unwrap_or(literal.dtype()));
@@ -387,6 +389,7 @@ impl Tensor {
 
     /// The values on the host for the method `what`.
     fn read(&self, what: &'static str, at: &'static Location<'static>) -> Result<Literal> {
+        let _attributed = metrics::attribute(what, trace::recorder(at));
         sync::materialise(self, what, at)?.to_literal()
     }
 

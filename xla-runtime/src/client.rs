@@ -397,8 +397,7 @@ impl Client {
                 done,
             )
         };
-        watch.stop();
-        Metric::OutboundData.record(bytes.len() as f64);
+        watch.stop_with(Metric::OutboundData, bytes.len() as f64);
         metrics::add(Counter::Upload, 1);
         metrics::add(Counter::UploadBytes, bytes.len() as u64);
         Ok((buffer, done))

@@ -232,7 +232,7 @@ impl Program {
                         rows[..row].iter().for_each(|args| args[index].release());
                         kept.push(index as i64);
                         metrics::add_with(Counter::DonationMissed, 1, || {
-                            format!("argument {index} is being read by another thread")
+                            format!("argument {index} is being read, or a literal shows its memory")
                         });
                         break;
                     }

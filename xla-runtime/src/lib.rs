@@ -75,6 +75,7 @@ mod find;
 mod flags;
 mod global;
 mod handle;
+mod hlo_text;
 mod named_value;
 mod options;
 mod plugin;

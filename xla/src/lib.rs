@@ -103,6 +103,13 @@
 //! read once, at the first use. A [`Device`] is a logical one, `xla:0`, `xla:1`, and so on;
 //! [`real_devices`] lists the hardware behind them.
 //!
+//! # Seeing what happens
+//! `XLA_DEBUG=log` prints a line for each compilation and execution: the call that caused it, sizes,
+//! memory, what was not donated, and why a program had to be compiled again. [`metrics::report`]
+//! has the totals under PyTorch/XLA's names, [`debug::pending`] the program recorded so far,
+//! [`debug::donations`] what became of the memory of state; [`testing::budget`] asserts in a test
+//! what a step may cost.
+//!
 //! # Deeper
 //! This crate only re-exports. `xla-lazy` defines operators (a new one is an `impl` of its
 //! `Operator` trait), `xla-runtime` speaks PJRT, and each can be used without the others above it.
@@ -122,6 +129,7 @@ pub use xla_lazy::{
     no_grad, optimization_barrier, scan, scan_with, set_grad_enabled, sync, while_loop,
     while_loop_with,
 };
+pub use xla_lazy::{debug, testing};
 pub use xla_nn as nn;
 pub use xla_nn::{data, optim};
 pub use xla_runtime::context::ReplicaContext;

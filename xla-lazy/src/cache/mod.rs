@@ -1,25 +1,33 @@
 //! The executable cache: each distinct program is compiled once per process.
 
 mod key;
+mod why;
 mod words;
 
 pub(crate) use key::Placement;
 
 use crate::debug::log;
-use crate::lower::{self, Argument, Extent};
+use crate::debug::{Memory, Part, Size};
+use crate::lower::{self, Argument, Extent, Lowered};
 use crate::sync::Cause;
 use crate::trace::Recording;
 use crate::ty::Ty;
 use key::Key;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use words::Log;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Instant;
+use why::Difference;
+use words::Words;
 use xla_core::{Error, Result};
+use xla_runtime::metrics::{self, Counter, Metric};
 use xla_runtime::{Client, CompileOptions, Executable, OptionValue, Signature};
+
+/// The name of the modules that are compiled.
+pub(crate) const NAME: &str = "xla_rs";
 
 /// A compiled program and how to call it.
 pub(crate) struct Program {
-    log: Log,
+    words: Words,
     compiled: OnceLock<Result<Compiled>>,
 }
 
@@ -28,18 +36,45 @@ pub(crate) struct Compiled {
     pub(crate) arguments: Vec<Argument>,
     /// Positions, among the arguments, of those that may be overwritten.
     pub(crate) donated: Vec<usize>,
+    /// Parameters of the recording that get a new value from it and are not overwritten.
+    pub(crate) kept: Vec<u32>,
+    pub(crate) size: Size,
 }
 
-type Programs = Mutex<HashMap<Key, Vec<Arc<Program>>>>;
+/// Programs that are remembered for a line, to say how a new one differs.
+const OF_A_LINE: usize = 16;
 
-fn programs() -> &'static Programs {
-    static PROGRAMS: OnceLock<Programs> = OnceLock::new();
-    PROGRAMS.get_or_init(Mutex::default)
+#[derive(Default)]
+struct Cache {
+    programs: HashMap<Key, Vec<Arc<Program>>>,
+    /// The latest programs that each line had compiled, oldest first.
+    lines: HashMap<Cause, VecDeque<Weak<Program>>>,
+}
+
+impl Cache {
+    fn lock() -> MutexGuard<'static, Cache> {
+        static CACHE: OnceLock<Mutex<Cache>> = OnceLock::new();
+        CACHE
+            .get_or_init(Mutex::default)
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a new program and returns those that the same line had compiled before.
+    fn note(&mut self, cause: Cause, program: &Arc<Program>) -> Vec<Arc<Program>> {
+        let known = self.lines.entry(cause).or_default();
+        let earlier = known.iter().filter_map(Weak::upgrade).collect();
+        if known.len() == OF_A_LINE {
+            known.pop_front();
+        }
+        known.push_back(Arc::downgrade(program));
+        earlier
+    }
 }
 
 /// Forgets all programs that nobody runs just now.
 pub(crate) fn clear() {
-    let forgotten = std::mem::take(&mut *programs().lock().unwrap_or_else(PoisonError::into_inner));
+    let forgotten = std::mem::take(&mut *Cache::lock());
     // Freed without the lock: that calls the plugin.
     drop(forgotten);
 }
@@ -56,30 +91,43 @@ pub(crate) fn program(
     cause: Cause,
 ) -> Result<Arc<Program>> {
     let key = Key::new(recording, extent, placement);
-    let program = {
-        let mut map = programs().lock().unwrap_or_else(PoisonError::into_inner);
-        let bucket = map.entry(key.clone()).or_default();
-        match bucket.iter().find(|p| p.log.matches(recording, extent)) {
-            Some(program) => Arc::clone(program),
+    let (program, earlier) = {
+        let mut cache = Cache::lock();
+        let bucket = cache.programs.entry(key.clone()).or_default();
+        match bucket.iter().find(|p| p.words.matches(recording, extent)) {
+            Some(program) => (Arc::clone(program), None),
             None => {
-                let log = Log::of(recording, extent);
                 let program = Arc::new(Program {
-                    log,
+                    words: Words::of(recording, extent),
                     compiled: OnceLock::new(),
                 });
                 bucket.push(Arc::clone(&program));
-                program
+                let earlier = cache.note(cause, &program);
+                (program, Some(earlier))
             }
+        }
+    };
+    let why = match earlier {
+        Some(earlier) => {
+            let why = program.difference(&earlier);
+            metrics::add_with(Counter::UncachedCompile, 1, || match &why {
+                Some(difference) => difference.to_string(),
+                None => "the first program of this line".into(),
+            });
+            why
+        }
+        None => {
+            metrics::add(Counter::CachedCompile, 1);
+            None
         }
     };
     let outcome = program
         .compiled
-        .get_or_init(|| compile(recording, extent, &key.placement, cause))
+        .get_or_init(|| compile(recording, extent, &key.placement, cause, why.as_ref()))
         .as_ref();
     if let Err(error) = outcome {
         let error = error.clone();
-        let mut map = programs().lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(bucket) = map.get_mut(&key) {
+        if let Some(bucket) = Cache::lock().programs.get_mut(&key) {
             bucket.retain(|p| !Arc::ptr_eq(p, &program));
         }
         return Err(error);
@@ -88,6 +136,12 @@ pub(crate) fn program(
 }
 
 impl Program {
+    /// How it differs from the nearest of the programs of its line, if there are any.
+    fn difference(&self, earlier: &[Arc<Program>]) -> Option<Difference> {
+        let nearest = earlier.iter().max_by_key(|p| p.words.common(&self.words))?;
+        Some(why::difference(&nearest.words, &self.words))
+    }
+
     /// The compiled form.
     ///
     /// # Errors
@@ -109,9 +163,44 @@ fn compile(
     extent: &Extent,
     placement: &Placement,
     cause: Cause,
+    why: Option<&Difference>,
 ) -> Result<Compiled> {
-    let name = "xla_rs";
-    let lowered = lower::lower(recording, extent, name)?;
+    let lowering = Metric::LowerTime.start();
+    let lowered = lower::lower(recording, extent, NAME)?;
+    lowering.stop();
+    Metric::InputOutputAliasCount.record(lowered.donated.len() as f64);
+    let began = Instant::now();
+    let executable = executable(&lowered, placement)?;
+    let size = Size {
+        operators: lowered.operators,
+        arguments: Part::of(lowered.arguments.iter().map(|(_, ty)| *ty)),
+        results: Part::of(lowered.results.iter().copied()),
+        donated: Part::of(lowered.donated.iter().map(|&at| lowered.arguments[at].1)),
+        memory: executable.memory_stats().map(|m| Memory {
+            temporaries: m.temporaries,
+            code: m.generated_code,
+        }),
+    };
+    if log::is_on() {
+        let seconds = began.elapsed().as_secs_f64();
+        log::print(format_args!(
+            "compiled for {cause} in {seconds:.3} s: {size}"
+        ));
+        if let Some(why) = why {
+            log::print(format_args!("  why again: {why}"));
+        }
+    }
+    let arguments: Vec<Argument> = lowered.arguments.iter().map(|(a, _)| *a).collect();
+    Ok(Compiled {
+        executable,
+        kept: kept(recording, extent, &arguments),
+        size,
+        arguments,
+        donated: lowered.donated,
+    })
+}
+
+fn executable(lowered: &Lowered, placement: &Placement) -> Result<Executable> {
     let types = |list: &mut dyn Iterator<Item = Ty>| {
         list.map(|t| (t.dtype(), t.shape().clone()))
             .collect::<Vec<_>>()
@@ -136,27 +225,39 @@ fn compile(
             OptionValue::Bool(false),
         );
     }
-    let executable = client
-        .compile(&lowered.text, &signature, &options)
-        .map_err(|e| match e {
-            Error::Pjrt { message, .. } => Error::Compile {
-                name: name.into(),
-                nodes: lowered.operators,
-                message,
-            },
-            other => other,
-        })?;
-    if log::is_on() {
-        log::print(format_args!(
-            "compiled {} operators, {} arguments, {} results for {cause}",
-            lowered.operators,
-            lowered.arguments.len(),
-            lowered.results.len(),
-        ));
-    }
-    Ok(Compiled {
-        executable,
-        arguments: lowered.arguments.iter().map(|(a, _)| *a).collect(),
-        donated: lowered.donated,
+    let compiled = client.compile(&lowered.text, &signature, &options);
+    compiled.map_err(|e| match e {
+        Error::Pjrt { message, .. } => Error::Compile {
+            name: NAME.into(),
+            nodes: lowered.operators,
+            message,
+        },
+        other => other,
     })
+}
+
+/// What XLA makes of a program, in HLO's text form.
+///
+/// # Errors
+/// The compiler's; [`Error::Pjrt`] where the plugin does not export its programs.
+pub(crate) fn optimized_hlo(lowered: &Lowered, placement: &Placement) -> Result<String> {
+    executable(lowered, placement)?.optimized_hlo()?.to_text()
+}
+
+/// The parameters that another node takes the place of, but not in their memory.
+fn kept(recording: &Recording, extent: &Extent, arguments: &[Argument]) -> Vec<u32> {
+    let taken_over = |to: u32| to as usize >= extent.len || extent.live.binary_search(&to).is_ok();
+    arguments
+        .iter()
+        .filter_map(|argument| match argument {
+            Argument::Param(p) => Some(*p),
+            Argument::Numbers(_) | Argument::Order => None,
+        })
+        .filter(|p| extent.donors.binary_search(p).is_err())
+        .filter(|p| {
+            recording.params[*p as usize]
+                .rebound
+                .is_some_and(taken_over)
+        })
+        .collect()
 }

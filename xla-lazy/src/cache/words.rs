@@ -2,27 +2,44 @@
 
 use crate::lower::Extent;
 use crate::op::OpEntry;
-use crate::trace::Recording;
+use crate::trace::{Input, Recording};
 use crate::ty::Ty;
+use std::panic::Location;
 
 /// The words that were hashed, to be compared when a key is met again: equal hashes alone never
 /// make two programs one.
-pub(super) struct Log {
-    nodes: Vec<(&'static OpEntry, Ty, u32, u16)>,
+pub(super) struct Words {
+    nodes: Vec<Word>,
     operands: Vec<u32>,
-    extent: Extent,
+    pub(super) extent: Extent,
     numbers: [usize; 3],
     rebound: Vec<Option<u32>>,
 }
 
-impl Log {
+/// What was hashed of one node, and the line that recorded it, which was not.
+#[derive(Clone, Copy)]
+pub(super) struct Word {
+    pub(super) entry: &'static OpEntry,
+    pub(super) ty: Ty,
+    first: u32,
+    count: u16,
+    pub(super) location: &'static Location<'static>,
+}
+
+impl Words {
     pub(super) fn of(recording: &Recording, extent: &Extent) -> Self {
-        Log {
+        Words {
             nodes: recording.nodes[..extent.len]
                 .iter()
                 .map(|n| {
                     let (first, count) = recording.operand_range(n);
-                    (n.entry, n.ty, first, count)
+                    Word {
+                        entry: n.entry,
+                        ty: n.ty,
+                        first,
+                        count,
+                        location: n.location,
+                    }
                 })
                 .collect(),
             operands: recording.operand_words()[..operands_of(recording, extent.len)].to_vec(),
@@ -41,11 +58,41 @@ impl Log {
                 .iter()
                 .zip(&recording.nodes)
                 .all(|(logged, node)| {
-                    std::ptr::eq(logged.0, node.entry)
-                        && std::ptr::eq(logged.1, node.ty)
-                        && (logged.2, logged.3) == recording.operand_range(node)
+                    std::ptr::eq(logged.entry, node.entry)
+                        && std::ptr::eq(logged.ty, node.ty)
+                        && (logged.first, logged.count) == recording.operand_range(node)
                 })
             && self.rebound.iter().copied().eq(rebound(recording, extent))
+    }
+
+    pub(super) fn same_rebound(&self, other: &Words) -> bool {
+        self.rebound == other.rebound
+    }
+
+    pub(super) fn nodes(&self) -> &[Word] {
+        &self.nodes
+    }
+
+    /// The operands of a node.
+    pub(super) fn inputs(&self, word: &Word) -> impl ExactSizeIterator<Item = Input> + '_ {
+        self.encoded(word).iter().map(|w| Input::decode(*w))
+    }
+
+    fn encoded(&self, word: &Word) -> &[u32] {
+        let first = word.first as usize;
+        &self.operands[first..first + word.count as usize]
+    }
+
+    /// How many operators, from the first one on, are the same in both.
+    pub(super) fn common(&self, other: &Words) -> usize {
+        let pairs = self.nodes.iter().zip(&other.nodes);
+        pairs
+            .take_while(|(a, b)| {
+                std::ptr::eq(a.entry, b.entry)
+                    && std::ptr::eq(a.ty, b.ty)
+                    && self.encoded(a) == other.encoded(b)
+            })
+            .count()
     }
 }
 

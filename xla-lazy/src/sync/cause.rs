@@ -26,6 +26,15 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
+    /// The method or operator that the execution is put down to.
+    pub(crate) fn what(self) -> &'static str {
+        match self {
+            Cause::Sync { .. } => "sync",
+            Cause::Read { what, .. } => what,
+            Cause::Operand { op, .. } | Cause::OtherGang { op, .. } => op,
+        }
+    }
+
     /// The line that the execution is put down to.
     pub(crate) fn location(self) -> &'static Location<'static> {
         match self {

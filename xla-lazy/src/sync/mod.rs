@@ -5,6 +5,7 @@
 //! before the vote.
 
 mod cause;
+mod donation;
 mod pending;
 mod value;
 
@@ -13,20 +14,23 @@ pub(crate) use pending::Pending;
 use value::Outcomes;
 pub(crate) use value::{DeviceValue, deadline};
 
-use crate::cache::{self, Compiled, Placement, Program};
+pub(crate) use crate::cache::Placement;
+use crate::cache::{self, Compiled, Program};
+use crate::debug::{self, log};
 use crate::gang::{Gang, Outcome, Settlement, Start};
 use crate::grad;
 use crate::lower::{Argument, Extent};
 use crate::storage::{History, Storage, Value};
 use crate::tensor::Tensor;
 use crate::trace::{self, Input, NumberClass, Recording, Slot, State, Trace, flag, next_epoch};
-use pending::live_nodes;
+pub(crate) use pending::live_nodes;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use value::StepInfo;
 use xla_core::{DType, Device, Error, Literal, Result, Shape};
+use xla_runtime::metrics::{self, Counter, Metric};
 use xla_runtime::{Buffer, Client, Event, ExecuteOptions};
 
 /// Steps of one replica that may be executing while it records the next.
@@ -97,6 +101,7 @@ impl SyncHandle {
 /// of another replica.
 #[track_caller]
 pub fn sync() -> Result<SyncHandle> {
+    metrics::add(Counter::MarkStep, 1);
     sync_at(Cause::Sync {
         at: trace::recorder(Location::caller()),
     })
@@ -171,8 +176,10 @@ fn drain(trace: &Arc<Trace>, left: usize) -> Result<()> {
 
 /// Executes everything a trace holds.
 pub(crate) fn flush(trace: &Arc<Trace>, cause: Cause) -> Result<()> {
+    let _attributed = metrics::attribute(cause.what(), cause.location());
     let _serial = trace.serial()?;
     while let Some(pending) = cut(trace) {
+        Metric::TensorsGraphSize.record(pending.len() as f64);
         let pending = Arc::new(pending);
         // Lowering calls operators from outside. Were a panic there to leave values pending that
         // nothing computes, who reads one would wait for ever.
@@ -195,6 +202,15 @@ pub(crate) fn flush(trace: &Arc<Trace>, cause: Cause) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What would run of a recording if all replicas had recorded it alike.
+pub(crate) fn whole(pending: &Pending) -> Extent {
+    let gang = pending.recording.gang.as_ref();
+    Extent {
+        ordered: gang.is_some_and(|gang| gang.spans_processes()),
+        ..pending.extent(pending.len())
+    }
 }
 
 /// Takes the recording out of the trace, which begins a new epoch. `None` when it is empty.
@@ -230,7 +246,10 @@ fn settle(pending: &Arc<Pending>) -> Result<(Extent, Option<Arc<dyn Gang>>)> {
     let Some(gang) = pending.recording.gang.clone() else {
         return Ok((pending.extent(pending.len()), None));
     };
-    match gang.settle(Arc::clone(pending) as Arc<dyn crate::gang::Proposal>)? {
+    let waiting = Metric::GangWaitTime.start();
+    let settled = gang.settle(Arc::clone(pending) as Arc<dyn crate::gang::Proposal>)?;
+    waiting.stop();
+    match settled {
         Settlement::Run { len, live, donors } => {
             let extent = Extent {
                 len,
@@ -256,7 +275,12 @@ fn run(
     let device = trace.device.ordinal();
     let ready = prepare(trace, pending, extent, gang, cause);
     let start = match gang {
-        Some(gang) => gang.vote(ready.as_ref().map(drop).map_err(Clone::clone))?,
+        Some(gang) => {
+            let waiting = Metric::GangWaitTime.start();
+            let start = gang.vote(ready.as_ref().map(drop).map_err(Clone::clone))?;
+            waiting.stop();
+            start
+        }
         None => Start {
             launch_id: 0,
             outcome: None,
@@ -282,7 +306,7 @@ fn run(
             own => own_arguments[own].buffer(),
         })
         .collect();
-    let withheld = withheld(recording, compiled);
+    let withheld = donation::withheld(recording, compiled);
     let options = ExecuteOptions {
         device,
         launch_id: start.launch_id,
@@ -298,6 +322,7 @@ fn run(
         .executable
         .execute(&arguments, &options)
         .map_err(|e| info.explain(e))?;
+    report(trace, pending, extent, compiled, &withheld, info, cause);
     let value = |buffer| DeviceValue::new(buffer, Some(info), outcomes.clone());
     let mut state = trace.lock();
     if extent.ordered {
@@ -319,6 +344,47 @@ fn run(
     }
     drop(state);
     Ok(execution.outputs.into_iter().map(value).collect())
+}
+
+/// Tells whoever asks what was just started.
+fn report(
+    trace: &Trace,
+    pending: &Pending,
+    extent: &Extent,
+    compiled: &Compiled,
+    withheld: &[usize],
+    info: StepInfo,
+    cause: Cause,
+) {
+    let recording = &pending.recording;
+    let missed = donation::missed(recording, extent, compiled, withheld);
+    for missed in &missed {
+        metrics::add_with(Counter::DonationMissed, 1, || missed.to_string());
+    }
+    let audited = debug::donation::audited();
+    if !log::is_on() && !audited {
+        return;
+    }
+    let mut missed = missed.to_vec();
+    missed.extend(donation::replaced(recording, extent, compiled));
+    if audited {
+        let overwritten = compiled.donated.iter().filter(|at| !withheld.contains(at));
+        let types = overwritten.filter_map(|&at| match compiled.arguments[at] {
+            Argument::Param(p) => Some(recording.params[p as usize].node),
+            Argument::Numbers(_) | Argument::Order => None,
+        });
+        let types = types.map(|node| recording.nodes[node as usize].ty);
+        debug::donation::note(debug::Part::of(types), &missed);
+    }
+    if log::is_on() {
+        let (step, device, size) = (info.step, trace.device, compiled.size);
+        log::print(format_args!(
+            "step {step} on {device} started for {cause}: {size}"
+        ));
+        for missed in missed {
+            log::print(format_args!("  not donated: {missed}"));
+        }
+    }
 }
 
 /// What a program is started with, besides the recording's buffers.
@@ -344,15 +410,7 @@ fn prepare(
         return Ok(None);
     }
     drain(trace, STEPS_IN_FLIGHT - 1)?;
-    let placement = match gang {
-        // XLA orders the programs of several replicas over all devices. Those of two gangs that wait
-        // for other processes would then wait for each other.
-        Some(gang) if gang.devices().len() > 1 && !extent.ordered => {
-            Placement::Replicas(gang.devices().to_vec())
-        }
-        _ => Placement::Portable,
-    };
-    let program = cache::program(recording, extent, placement, cause)?;
+    let program = cache::program(recording, extent, placement(gang, extent), cause)?;
     let mut own_arguments = HashMap::new();
     let arguments = &program.compiled()?.arguments;
     for argument in arguments {
@@ -372,6 +430,18 @@ fn prepare(
         own_arguments,
         outcomes,
     }))
+}
+
+/// Where a program runs.
+pub(crate) fn placement(gang: Option<&Arc<dyn Gang>>, extent: &Extent) -> Placement {
+    match gang {
+        // XLA orders the programs of several replicas over all devices. Those of two gangs that wait
+        // for other processes would then wait for each other.
+        Some(gang) if gang.devices().len() > 1 && !extent.ordered => {
+            Placement::Replicas(gang.devices().to_vec())
+        }
+        _ => Placement::Portable,
+    }
 }
 
 /// What the effects of the next program come after. Before those of the first one there is nothing.
@@ -398,20 +468,6 @@ fn upload_numbers(
     };
     let buffer = Client::global()?.upload(bytes, dtype, &Shape::new(&[len]), device.ordinal())?;
     Ok(DeviceValue::new(buffer, None, Outcomes::default()))
-}
-
-/// Donated arguments that something besides the recording holds: they are copied at execution
-/// rather than overwritten.
-fn withheld(recording: &Recording, compiled: &Compiled) -> SmallVec<[usize; 8]> {
-    compiled
-        .donated
-        .iter()
-        .copied()
-        .filter(|&position| match compiled.arguments[position] {
-            Argument::Param(p) => !recording.params[p as usize].value.is_exclusive(),
-            Argument::Numbers(_) | Argument::Order => true,
-        })
-        .collect()
 }
 
 /// Puts the outputs into the storages that wait for them, carries what was not run over into the

@@ -156,7 +156,12 @@ impl DeviceValue {
 
     /// Whether nothing but the caller holds the value.
     pub(crate) fn is_exclusive(&self) -> bool {
-        Arc::strong_count(&self.0) == 1
+        self.holders() == 1
+    }
+
+    /// How many hold the value, the caller among them.
+    pub(crate) fn holders(&self) -> usize {
+        Arc::strong_count(&self.0)
     }
 
     /// Sends a literal to a device.

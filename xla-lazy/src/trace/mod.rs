@@ -12,7 +12,7 @@ mod scope;
 pub(crate) use record::{detach, rebind, record_at, record_classed, record_on, with_node};
 pub use record::{record, record_collective, record_op};
 pub(crate) use recording::{
-    Input, Node, NumberClass, Overwrite, Recording, Slot, flag, next_epoch, number_type,
+    Input, Node, NumberClass, Overwrite, PARAMETER, Recording, Slot, flag, next_epoch, number_type,
 };
 pub(crate) use region::{Argument, Recorded, Region, Step, Tape, record_region};
 pub(crate) use scope::recorder;
@@ -21,7 +21,7 @@ pub use scope::{enable_grad, is_grad_enabled, no_grad, recorded_by, set_grad_ena
 use crate::hash::Hash128;
 use crate::op::{InputType, Number, OpEntry, Operand, promote};
 use crate::storage::{Storage, Value, thread_token};
-use crate::sync::{self, DeviceValue, InFlight};
+use crate::sync::{self, DeviceValue, InFlight, Pending};
 use crate::tensor::Tensor;
 use crate::ty::Ty;
 use crate::view::View;
@@ -151,6 +151,13 @@ impl Trace {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A copy of what is recorded, to be looked at.
+    pub(crate) fn snapshot(&self) -> Pending {
+        let state = self.lock();
+        let live = sync::live_nodes(&state.recording);
+        Pending::new(state.recording.without_storages(), live, Vec::new())
     }
 
     /// Whether the owner's thread has ended.

@@ -79,6 +79,7 @@ impl Node {
 }
 
 /// A buffer that entered the program.
+#[derive(Clone)]
 pub(crate) struct Param {
     pub(crate) node: u32,
     pub(crate) value: DeviceValue,
@@ -119,7 +120,7 @@ impl Input {
     }
 
     #[inline]
-    pub(super) fn decode(word: u32) -> Self {
+    pub(crate) fn decode(word: u32) -> Self {
         let slot = word & ((1 << TAG) - 1);
         match word >> TAG {
             0 => Input::Node(word),
@@ -131,7 +132,7 @@ impl Input {
 }
 
 /// The numbers of a program, in the order recorded; slots are never merged.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Numbers {
     pub(crate) f32: Vec<f32>,
     pub(crate) f64: Vec<f64>,
@@ -195,11 +196,14 @@ pub(crate) struct Recording {
     pub(crate) enclosing: Option<Box<Enclosing>>,
 }
 
+/// The name of the nodes that are buffers.
+pub(crate) const PARAMETER: &str = Parameter::NAME;
+
 /// The leaf node of a buffer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Parameter;
 
-static PARAMETER: OpEntry = OpEntry::of(&Parameter);
+static ENTRY: OpEntry = OpEntry::of(&Parameter);
 
 impl Operator for Parameter {
     const NAME: &'static str = "parameter";
@@ -293,7 +297,7 @@ impl Recording {
             storage.set_slot(Slot::new(self.epoch, index));
             return index;
         }
-        let index = self.push(&PARAMETER, storage.ty(), &[], flag::PARAM, location);
+        let index = self.push(&ENTRY, storage.ty(), &[], flag::PARAM, location);
         self.params.push(Param {
             node: index,
             value: value.clone(),
@@ -383,6 +387,22 @@ impl Recording {
             self.params[at].rebound = Some(to);
         } else if let Some(param) = self.params.iter_mut().find(|p| p.rebound == Some(from)) {
             param.rebound = Some(to);
+        }
+    }
+
+    /// What is lowered of it. Its values are held by the copy, too, so for as long as it lives they
+    /// are not donated.
+    pub(super) fn without_storages(&self) -> Recording {
+        Recording {
+            epoch: self.epoch,
+            nodes: self.nodes.clone(),
+            chain: self.chain.clone(),
+            operands: self.operands.clone(),
+            storages: vec![None; self.nodes.len()],
+            params: self.params.clone(),
+            numbers: self.numbers.clone(),
+            gang: self.gang.clone(),
+            ..Recording::default()
         }
     }
 

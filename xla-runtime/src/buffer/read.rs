@@ -29,14 +29,13 @@ impl Buffer {
         let bytes = byte_len(self.dtype, &self.shape);
         metrics::add(Counter::Download, 1);
         metrics::add(Counter::DownloadBytes, bytes as u64);
-        Metric::InboundData.record(bytes as f64);
         let watch = Metric::TransferFromDeviceTime.start();
         let literal = if self.client.is_cpu() && self.is_row_major() {
             self.copy_in_place()
         } else {
             self.transfer(timeout.saturating_sub(start.elapsed()))
         }?;
-        watch.stop();
+        watch.stop_with(Metric::InboundData, bytes as f64);
         Ok(literal)
     }
 

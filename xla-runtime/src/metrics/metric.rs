@@ -149,6 +149,18 @@ impl Stopwatch {
     /// Ends the measurement, adds its sample and returns it in seconds.
     pub fn stop(self) -> f64 {
         let now = Instant::now();
+        self.stop_at(now)
+    }
+
+    /// Ends the measurement as [`Stopwatch::stop`] does, and adds a sample of another metric, too:
+    /// the clock is read once.
+    pub fn stop_with(self, other: Metric, value: f64) -> f64 {
+        let now = Instant::now();
+        other.record_at(value, now);
+        self.stop_at(now)
+    }
+
+    fn stop_at(self, now: Instant) -> f64 {
         let seconds = now.saturating_duration_since(self.began).as_secs_f64();
         self.metric.record_at(seconds, now);
         seconds

@@ -164,6 +164,13 @@ fn snake_case(name: &str) -> String {
     snake
 }
 
+impl Unit {
+    /// A value in this unit, as people read it: `1.50MB`, `2s003ms000.000us`.
+    pub fn show(self, value: f64) -> impl fmt::Display {
+        Measured(value, self)
+    }
+}
+
 /// A value in a metric's unit.
 struct Measured(f64, Unit);
 

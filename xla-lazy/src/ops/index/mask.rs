@@ -121,6 +121,7 @@ pub(super) fn ranks(mask: &Tensor) -> Result<Tensor> {
 }
 
 /// The positions of the true elements of a mask, one vector an axis. They are read to the host.
+#[track_caller]
 pub(super) fn places(mask: &Tensor) -> Result<Vec<Vec<i64>>> {
     let set = mask.to_vec::<bool>()?;
     let strides = mask.shape().strides();

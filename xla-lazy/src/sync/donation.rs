@@ -1,0 +1,97 @@
+//! Which arguments of a program are not overwritten by the values that take their place.
+
+use crate::cache::Compiled;
+use crate::debug::{MissedDonation, NotDonated};
+use crate::lower::{Argument, Extent};
+use crate::trace::Recording;
+use crate::ty::Ty;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Donated arguments that something besides the recording holds: they are copied at execution
+/// rather than overwritten.
+pub(super) fn withheld(recording: &Recording, compiled: &Compiled) -> SmallVec<[usize; 8]> {
+    compiled
+        .donated
+        .iter()
+        .copied()
+        .filter(|&position| match compiled.arguments[position] {
+            Argument::Param(p) => !recording.params[p as usize].value.is_exclusive(),
+            Argument::Numbers(_) | Argument::Order => true,
+        })
+        .collect()
+}
+
+/// What could have been donated and was not: what is withheld, and what was changed in place but
+/// could not be a donor of this program.
+pub(super) fn missed(
+    recording: &Recording,
+    extent: &Extent,
+    compiled: &Compiled,
+    withheld: &[usize],
+) -> SmallVec<[MissedDonation; 4]> {
+    let shared = withheld
+        .iter()
+        .filter_map(|&position| match compiled.arguments[position] {
+            Argument::Param(p) => Some((p, NotDonated::Shared)),
+            Argument::Numbers(_) | Argument::Order => None,
+        });
+    let reason = match extent.len < recording.nodes.len() {
+        true => NotDonated::ReadLater,
+        false => NotDonated::OtherReplica,
+    };
+    let kept = compiled.kept.iter().map(|&p| (p, reason));
+    let all = shared.chain(kept);
+    all.map(|(p, reason)| describe(recording, p, reason))
+        .collect()
+}
+
+/// Arguments whose tensors are gone, as far as results of their type are computed into new memory.
+pub(super) fn replaced(
+    recording: &Recording,
+    extent: &Extent,
+    compiled: &Compiled,
+) -> Vec<MissedDonation> {
+    let aliased: Vec<u32> = recording.params.iter().filter_map(|p| p.rebound).collect();
+    let mut fresh: Vec<Ty> = extent
+        .live
+        .iter()
+        .filter(|node| !aliased.contains(node))
+        .map(|&node| recording.nodes[node as usize].ty)
+        .collect();
+    let mut found = Vec::new();
+    for argument in &compiled.arguments {
+        let Argument::Param(p) = *argument else {
+            continue;
+        };
+        let param = &recording.params[p as usize];
+        let ty = recording.nodes[param.node as usize].ty;
+        let dropped = match &recording.storages[param.node as usize] {
+            Some(storage) => Arc::strong_count(storage) == 1,
+            None => false,
+        };
+        // The recording's own storage of the parameter is the value's second holder.
+        if param.rebound.is_none()
+            && dropped
+            && param.value.holders() <= 2
+            && let Some(at) = fresh.iter().position(|other| *other == ty)
+        {
+            fresh.swap_remove(at);
+            found.push(describe(recording, p, NotDonated::Replaced));
+        }
+    }
+    found
+}
+
+fn describe(recording: &Recording, param: u32, reason: NotDonated) -> MissedDonation {
+    let param = &recording.params[param as usize];
+    let node = &recording.nodes[param.node as usize];
+    let changed = param.rebound.map(|to| {
+        // What was recorded last is often a plain copy of the result; the operator before says more.
+        let by = recording.overwrite_of(param.node);
+        let by = by.map(|overwrite| (overwrite.op, overwrite.location));
+        let to = &recording.nodes[to as usize];
+        by.unwrap_or((to.entry.name, to.location))
+    });
+    MissedDonation::new(node.ty, node.location, changed, reason)
+}
