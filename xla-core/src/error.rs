@@ -465,6 +465,58 @@ pub enum Error {
         /// The call.
         at: Site,
     },
+    /// A compiled function that would have to execute something while it is recorded, or do what
+    /// cannot be repeated without running it again.
+    #[error(
+        "compiled function {function}: {reason}; a full graph needs all of it to be recorded: take it out of the function, or do without full_graph{at}"
+    )]
+    GraphBreak {
+        /// The function's name.
+        function: String,
+        /// What it does.
+        reason: String,
+        /// The line that does it.
+        at: Site,
+    },
+    /// A compiled function that was called with more kinds of arguments than it may be recorded for.
+    #[error("compiled function {function}: this call needs graph {} where max_different_graphs allows {limit}: {difference}; pad or drop what varies, pass numbers as arguments, or allow more{at}", limit + 1)]
+    TooManyGraphs {
+        /// The function's name.
+        function: String,
+        /// How many it may have.
+        limit: usize,
+        /// How this call differs from the nearest one that was recorded.
+        difference: String,
+        /// The call.
+        at: Site,
+    },
+    /// A number that a compiled function has captured, and that is not what it was when the function
+    /// was recorded.
+    #[error(
+        "compiled function {function}: a number that was {recorded} when it was recorded is now {now}; pass it as an argument, or keep it in a HostNumber of the state{at}"
+    )]
+    CapturedNumber {
+        /// The function's name.
+        function: String,
+        /// The number in the program.
+        recorded: f64,
+        /// The number now.
+        now: f64,
+        /// The line that uses it.
+        at: Site,
+    },
+    /// A compiled function that records other operators than before for arguments of the same kind.
+    #[error(
+        "compiled function {function}: it records another program than before for arguments of the same kind: {difference}; pass what decides it as a bool argument, or show it as a fact of the state{at}"
+    )]
+    CapturedChoice {
+        /// The function's name.
+        function: String,
+        /// The first operator that differs, and what was recorded there before.
+        difference: String,
+        /// The line of the operator.
+        at: Site,
+    },
     /// An invariant of this library that did not hold: a bug here, never the user's.
     #[error("internal error in {what}: expected {expected}; please report this as a bug")]
     Internal {
@@ -613,6 +665,10 @@ impl Error {
             | Error::InBody { at, .. }
             | Error::Step { at, .. }
             | Error::StateDict { at, .. }
+            | Error::GraphBreak { at, .. }
+            | Error::TooManyGraphs { at, .. }
+            | Error::CapturedNumber { at, .. }
+            | Error::CapturedChoice { at, .. }
             | Error::ForeignTrace { at, .. } => Some(at),
             _ => None,
         }

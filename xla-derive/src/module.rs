@@ -73,6 +73,16 @@ pub(crate) fn expand(input: &DeriveInput, nn: &TokenStream) -> Result<TokenStrea
                 #(#visits)*
             }
         }
+
+        #[automatically_derived]
+        impl #generics #nn::__private::State for #ident #arguments #bounds {
+            fn visit_state<'__state>(
+                &'__state self,
+                visitor: &mut #nn::__private::StateVisitor<'__state>,
+            ) {
+                #nn::__private::visit_module(self, visitor);
+            }
+        }
     })
 }
 

@@ -84,6 +84,11 @@ pub fn autocast_with<T>(options: AutocastOptions, f: impl FnOnce() -> Result<T>)
     within(enabled.then_some(dtype), f)
 }
 
+/// What the calling thread casts to, inside of [`autocast()`](crate::autocast()).
+pub(crate) fn dtype() -> Option<DType> {
+    LOWER.get()
+}
+
 /// Whether the calling thread is inside of [`autocast()`](crate::autocast()).
 pub fn is_autocast_enabled() -> bool {
     LOWER.get().is_some()

@@ -15,6 +15,7 @@
 pub mod autocast;
 mod cache;
 mod checkpoint;
+mod compiled;
 pub mod debug;
 mod gang;
 mod grad;
@@ -24,6 +25,7 @@ mod op;
 mod ops;
 mod precision;
 pub mod stablehlo;
+mod step_closure;
 mod storage;
 mod sync;
 mod tensor;
@@ -34,6 +36,10 @@ mod view;
 
 pub use autocast::{AutocastOptions, autocast, autocast_with, is_autocast_enabled};
 pub use checkpoint::checkpoint;
+pub use compiled::{
+    Compiled, CompilerOption, Flat, HostNumber, Notes, OwnerId, Parts, State, StateVisitor,
+    Stateless, Tree, compile, compile_fn, is_compiling,
+};
 pub use gang::{Collective, Gang, Hash128, Outcome, Proposal, Settlement, Start};
 pub use grad::{
     BackwardOptions, FunctionContext, GradHook, GradOptions, Gradients, HookHandle, Vjp, function,
@@ -49,6 +55,7 @@ pub use precision::{
     MatmulPrecision, get_float32_matmul_precision, set_float32_matmul_precision,
     with_matmul_precision,
 };
+pub use step_closure::{add_step_closure, add_step_closure_async};
 pub use sync::{SyncHandle, sync};
 pub use tensor::{Tensor, TensorOptions};
 pub use trace::{

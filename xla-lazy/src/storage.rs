@@ -42,6 +42,8 @@ pub(crate) struct Contents {
     pub(crate) retained: Option<Arc<Leaf>>,
     /// Smallest and largest element of an integer value that came from the host.
     pub(crate) range: Option<(i64, i64)>,
+    /// The argument of the compiled function being recorded that the range is of.
+    pub(crate) argument: Option<u32>,
 }
 
 /// One value, shared by every handle on it and every view of it. In-place operators rebind it.
@@ -76,6 +78,7 @@ impl Storage {
                 history: None,
                 retained: None,
                 range: None,
+                argument: None,
             }),
         }
     }
@@ -94,6 +97,7 @@ impl Storage {
         contents.history = None;
         contents.retained = None;
         contents.range = None;
+        contents.argument = None;
     }
 
     #[inline]
@@ -104,6 +108,21 @@ impl Storage {
     #[inline]
     pub(crate) fn device(&self) -> Device {
         self.device.load()
+    }
+
+    /// Makes this the value after a change in place that a compiled function has made.
+    pub(crate) fn change(&self, value: Value, slot: Slot) {
+        let mut contents = self.lock();
+        let old = std::mem::replace(&mut contents.value, value);
+        self.set_slot(slot);
+        contents.version += 1;
+        contents.changed = None;
+        contents.range = None;
+        contents.argument = None;
+        let history = contents.history.take();
+        drop(contents);
+        // They may hold handles, which are dropped only while no storage is locked.
+        drop((old, history));
     }
 
     /// Makes a computed value of any dtype, on any device, this storage's. Nothing may be pending

@@ -1,5 +1,6 @@
 //! The tensor: a handle on a storage, or on a view of one. Operators are not here but in `ops`.
 
+use crate::compiled;
 use crate::grad::Leaf;
 use crate::op::OpEntry;
 use crate::storage::{History, Storage, Value};
@@ -174,9 +175,10 @@ impl Tensor {
         let range = literal.integer_range();
         let ty = ty(literal.dtype(), literal.shape());
         let value = DeviceValue::upload(literal, device)?;
-        let storage = Storage::new(ty, device, Value::Ready(value));
+        let storage = Arc::new(Storage::new(ty, device, Value::Ready(value)));
         storage.lock().range = range;
-        Ok(Tensor::of(Arc::new(storage)))
+        compiled::made(&storage);
+        Ok(Tensor::of(storage))
     }
 
     /// A tensor with a copy of a slice. Changing the slice later never changes the tensor.
@@ -312,6 +314,29 @@ impl Tensor {
     /// Smallest and largest element, where they are known because the value came from the host and
     /// was only viewed or widened since.
     pub fn index_range(&self) -> Option<(i64, i64)> {
+        let range = self.index_range_unnoted();
+        if compiled::is_active() {
+            // What is made of it may be part of the program.
+            let same = move |tensor: &Tensor| Ok(tensor.index_range_unnoted() == range);
+            compiled::check(self, same).ok()?;
+        }
+        range
+    }
+
+    /// Applies `rule` to [`Tensor::index_range`], for an operator that refuses indices but records
+    /// the same program for all others. In a compiled function the rule is applied at each call.
+    ///
+    /// # Errors
+    /// Those of `rule`.
+    pub fn check_index_range(
+        &self,
+        rule: impl Fn(Option<(i64, i64)>) -> Result<()> + Send + Sync + 'static,
+    ) -> Result<()> {
+        let rule = move |tensor: &Tensor| rule(tensor.index_range_unnoted()).map(|()| true);
+        compiled::check(self, rule).map(drop)
+    }
+
+    pub(crate) fn index_range_unnoted(&self) -> Option<(i64, i64)> {
         let contents = self.storage.lock();
         let range = contents.range?;
         if self.shows_every_element() {
@@ -328,7 +353,7 @@ impl Tensor {
     }
 
     /// Whether no view in the chain leaves elements out.
-    fn shows_every_element(&self) -> bool {
+    pub(crate) fn shows_every_element(&self) -> bool {
         let total = self.storage.ty().shape().numel();
         let mut view = self.view.as_deref();
         while let Some(step) = view {
@@ -349,6 +374,18 @@ impl Tensor {
         size: usize,
         negative: bool,
     ) -> Result<bool> {
+        compiled::check(self, move |indices| {
+            indices.indices_within(op, axis, size, negative)
+        })
+    }
+
+    fn indices_within(
+        &self,
+        op: &'static str,
+        axis: usize,
+        size: usize,
+        negative: bool,
+    ) -> Result<bool> {
         let limit = i64::try_from(size).unwrap_or(i64::MAX);
         let floor = if negative { -limit } else { 0 };
         let outside = |(low, high): (i64, i64)| match (low < floor, high >= limit) {
@@ -363,7 +400,7 @@ impl Tensor {
         if self.numel() == 0 || outside(whole).is_none() {
             return Ok(true);
         }
-        let Some(range) = self.index_range() else {
+        let Some(range) = self.index_range_unnoted() else {
             return Ok(false);
         };
         match outside(range) {

@@ -103,6 +103,19 @@ impl View {
         }
     }
 
+    /// The same view, of another storage of the type.
+    pub(crate) fn afresh(&self) -> Arc<View> {
+        let parent = self.parent.as_ref().map(|parent| parent.afresh());
+        Arc::new(View::new(
+            parent,
+            self.entry,
+            &self.numbers,
+            self.ty,
+            self.strides.clone(),
+            self.offset,
+        ))
+    }
+
     pub(crate) fn leaf(&self) -> Option<Arc<Leaf>> {
         self.lock_leaf().clone()
     }

@@ -95,5 +95,7 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
 #[doc(hidden)]
 pub mod __private {
     pub use xla_core::Result;
-    pub use xla_lazy::Tensor;
+    pub use xla_lazy::{State, StateVisitor, Tensor};
+
+    pub use crate::module::visit_module;
 }

@@ -24,6 +24,35 @@
 //! # Ok::<(), xla::Error>(())
 //! ```
 //!
+//! # Compiled functions
+//! Recording costs little, but a step that is always the same need not be recorded at all. [`compile`]
+//! takes a function of its state and its arguments; from the second call on only its program runs.
+//!
+//! ```
+//! # use xla::{Tensor, nn, nn::Module, optim};
+//! let model = nn::Linear::new(2, 1, ())?;
+//! let optimizer = optim::Sgd::new(model.parameters(), 0.1).momentum(0.9);
+//! let mut step = xla::compile(
+//!     |(model, optimizer): &mut (nn::Linear, optim::Sgd), (x, y): (Tensor, Tensor)| {
+//!         let loss = (model.forward(&x)? - y)?.square()?.mean((), false)?;
+//!         loss.backward()?;
+//!         optimizer.step()?;
+//!         optimizer.zero_grad();
+//!         Ok(loss)
+//!     },
+//! )
+//! .full_graph(true);
+//! let mut state = (model, optimizer);
+//! let x = Tensor::from_slice(&[1.0_f32, 2.0, 3.0, 4.0], [2, 2], ())?;
+//! let y = Tensor::from_slice(&[1.0_f32, 0.0], [2, 1], ())?;
+//! let first = step.call(&mut state, (&x, &y))?;
+//! state.1.set_lr(0.02); // a number, which is data
+//! let second = step.call(&mut state, (&x, &y))?;
+//! assert_eq!(step.recordings(), 1);
+//! # assert_ne!(first.item::<f32>()?, second.item::<f32>()?);
+//! # Ok::<(), xla::Error>(())
+//! ```
+//!
 //! # Coming from PyTorch
 //! | PyTorch | here |
 //! | --- | --- |
@@ -40,6 +69,8 @@
 //! | `with torch.no_grad():` | `xla::no_grad(\|\| …)` |
 //! | `loss.item()` | `loss.item::<f32>()?`, which runs what has been recorded and waits |
 //! | end of a step | [`sync()`], which starts it |
+//! | `torch.compile(f, fullgraph=True)` | `xla::compile(f).full_graph(true)` |
+//! | `xm.add_step_closure(f, (loss,))` | [`add_step_closure`]`(loss, f)` |
 //!
 //! The examples `resnet`, `gpt` and `unet` are whole models in this way.
 //!
@@ -122,12 +153,13 @@ pub use xla_core::{
 pub use xla_dist as dist;
 pub use xla_launch::{Launcher, StartMethod, launch};
 pub use xla_lazy::{
-    BackwardOptions, FunctionContext, GeluApproximation, Generator, GradOptions, HookHandle, Index,
-    MeshgridIndexing, NanToNum, Number, Operand, PadMode, RoundingMode, ScanOptions, ScatterReduce,
-    SolveTriangularOptions, SyncHandle, Tensor, TensorOptions, WhileOptions, checkpoint,
-    default_generator, enable_grad, fori_loop, function, grad, is_grad_enabled, manual_seed,
-    no_grad, optimization_barrier, scan, scan_with, set_grad_enabled, sync, while_loop,
-    while_loop_with,
+    BackwardOptions, Compiled, CompilerOption, Flat, FunctionContext, GeluApproximation, Generator,
+    GradOptions, HookHandle, HostNumber, Index, MeshgridIndexing, NanToNum, Notes, Number, Operand,
+    OwnerId, PadMode, Parts, RoundingMode, ScanOptions, ScatterReduce, SolveTriangularOptions,
+    State, StateVisitor, Stateless, SyncHandle, Tensor, TensorOptions, Tree, WhileOptions,
+    add_step_closure, add_step_closure_async, checkpoint, compile, compile_fn, default_generator,
+    enable_grad, fori_loop, function, grad, is_compiling, is_grad_enabled, manual_seed, no_grad,
+    optimization_barrier, scan, scan_with, set_grad_enabled, sync, while_loop, while_loop_with,
 };
 pub use xla_lazy::{debug, testing};
 pub use xla_nn as nn;

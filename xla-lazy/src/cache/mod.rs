@@ -6,6 +6,7 @@ mod words;
 
 pub(crate) use key::Placement;
 
+use crate::compiled::{CompilerOption, FunctionOptions};
 use crate::debug::log;
 use crate::debug::{Memory, Part, Size};
 use crate::lower::{self, Argument, Extent, Lowered};
@@ -165,12 +166,13 @@ fn compile(
     cause: Cause,
     why: Option<&Difference>,
 ) -> Result<Compiled> {
+    let function = recording.function.as_deref();
     let lowering = Metric::LowerTime.start();
-    let lowered = lower::lower(recording, extent, NAME)?;
+    let lowered = lower::lower(recording, extent, name_of(function))?;
     lowering.stop();
     Metric::InputOutputAliasCount.record(lowered.donated.len() as f64);
     let began = Instant::now();
-    let executable = executable(&lowered, placement)?;
+    let executable = executable(&lowered, placement, function)?;
     let size = Size {
         operators: lowered.operators,
         arguments: Part::of(lowered.arguments.iter().map(|(_, ty)| *ty)),
@@ -200,7 +202,16 @@ fn compile(
     })
 }
 
-fn executable(lowered: &Lowered, placement: &Placement) -> Result<Executable> {
+/// What the program is called.
+fn name_of(function: Option<&FunctionOptions>) -> &'static str {
+    function.map_or(NAME, |function| function.name)
+}
+
+fn executable(
+    lowered: &Lowered,
+    placement: &Placement,
+    function: Option<&FunctionOptions>,
+) -> Result<Executable> {
     let types = |list: &mut dyn Iterator<Item = Ty>| {
         list.map(|t| (t.dtype(), t.shape().clone()))
             .collect::<Vec<_>>()
@@ -225,10 +236,19 @@ fn executable(lowered: &Lowered, placement: &Placement) -> Result<Executable> {
             OptionValue::Bool(false),
         );
     }
+    for (name, value) in function.iter().flat_map(|function| &function.compiler) {
+        let value = match value.clone() {
+            CompilerOption::Bool(value) => OptionValue::Bool(value),
+            CompilerOption::Int(value) => OptionValue::Int(value),
+            CompilerOption::Float(value) => OptionValue::Float(value),
+            CompilerOption::Text(value) => OptionValue::String(value),
+        };
+        options.overrides.insert(name.clone(), value);
+    }
     let compiled = client.compile(&lowered.text, &signature, &options);
     compiled.map_err(|e| match e {
         Error::Pjrt { message, .. } => Error::Compile {
-            name: NAME.into(),
+            name: name_of(function).into(),
             nodes: lowered.operators,
             message,
         },
@@ -241,7 +261,9 @@ fn executable(lowered: &Lowered, placement: &Placement) -> Result<Executable> {
 /// # Errors
 /// The compiler's; [`Error::Pjrt`] where the plugin does not export its programs.
 pub(crate) fn optimized_hlo(lowered: &Lowered, placement: &Placement) -> Result<String> {
-    executable(lowered, placement)?.optimized_hlo()?.to_text()
+    executable(lowered, placement, None)?
+        .optimized_hlo()?
+        .to_text()
 }
 
 /// The parameters that another node takes the place of, but not in their memory.

@@ -1,9 +1,11 @@
 //! The words that a program's key hashes, kept to be compared when the key is met again.
 
+use crate::compiled::CompilerOption;
 use crate::lower::Extent;
 use crate::op::OpEntry;
 use crate::trace::{Input, Recording};
 use crate::ty::Ty;
+use std::collections::BTreeMap;
 use std::panic::Location;
 
 /// The words that were hashed, to be compared when a key is met again: equal hashes alone never
@@ -14,6 +16,7 @@ pub(super) struct Words {
     pub(super) extent: Extent,
     numbers: [usize; 3],
     rebound: Vec<Option<u32>>,
+    compiler: BTreeMap<String, CompilerOption>,
 }
 
 /// What was hashed of one node, and the line that recorded it, which was not.
@@ -46,6 +49,7 @@ impl Words {
             extent: extent.clone(),
             numbers: extent.numbers(recording),
             rebound: rebound(recording, extent).collect(),
+            compiler: compiler(recording).cloned().unwrap_or_default(),
         }
     }
 
@@ -63,6 +67,7 @@ impl Words {
                         && (logged.first, logged.count) == recording.operand_range(node)
                 })
             && self.rebound.iter().copied().eq(rebound(recording, extent))
+            && compiler(recording).map_or(self.compiler.is_empty(), |c| *c == self.compiler)
     }
 
     pub(super) fn same_rebound(&self, other: &Words) -> bool {
@@ -94,6 +99,14 @@ impl Words {
             })
             .count()
     }
+}
+
+/// XLA's options that the recording is to be compiled with.
+fn compiler(recording: &Recording) -> Option<&BTreeMap<String, CompilerOption>> {
+    recording
+        .function
+        .as_ref()
+        .map(|function| &function.compiler)
 }
 
 fn operands_of(recording: &Recording, len: usize) -> usize {

@@ -45,14 +45,20 @@ pub(crate) struct Leaf {
 }
 
 impl Leaf {
-    fn get(&self) -> Option<Tensor> {
+    pub(crate) fn get(&self) -> Option<Tensor> {
         self.grad
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
-    fn set(&self, grad: Option<Tensor>) {
+    /// Whether there is a gradient.
+    pub(crate) fn has_grad(&self) -> bool {
+        let grad = self.grad.lock().unwrap_or_else(PoisonError::into_inner);
+        grad.is_some()
+    }
+
+    pub(crate) fn set(&self, grad: Option<Tensor>) {
         let old = {
             let mut slot = self.grad.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *slot, grad)

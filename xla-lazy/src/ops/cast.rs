@@ -2,6 +2,7 @@
 
 use super::only;
 use crate::Tensor;
+use crate::compiled;
 use crate::op::{Derivative, InputType, Number, OpEntry, Operator, Saves};
 use crate::stablehlo::{Compare, Func, Value};
 use crate::trace::{record, record_op};
@@ -155,11 +156,19 @@ impl Tensor {
         if dtype == self.dtype() {
             return Ok(self.clone());
         }
+        let whole = self.shows_every_element() || !compiled::is_active();
         let range = self
-            .index_range()
+            .index_range_unnoted()
+            // Of a part of an argument the next call would not know it.
+            .filter(|_| whole)
             .filter(|(low, high)| fits(*low, *high, dtype));
         let cast = record_op(Cast { dtype }, &[self.into()])?;
-        cast.storage.lock().range = range;
+        if range.is_some() {
+            let argument = self.storage.lock().argument;
+            let mut contents = cast.storage.lock();
+            contents.range = range;
+            contents.argument = argument;
+        }
         Ok(cast)
     }
 

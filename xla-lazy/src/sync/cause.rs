@@ -23,6 +23,11 @@ pub(crate) enum Cause {
         op: &'static str,
         at: &'static Location<'static>,
     },
+    /// A compiled function of this name was called.
+    Compiled {
+        name: &'static str,
+        at: &'static Location<'static>,
+    },
 }
 
 impl Cause {
@@ -32,6 +37,7 @@ impl Cause {
             Cause::Sync { .. } => "sync",
             Cause::Read { what, .. } => what,
             Cause::Operand { op, .. } | Cause::OtherGang { op, .. } => op,
+            Cause::Compiled { name, .. } => name,
         }
     }
 
@@ -41,7 +47,8 @@ impl Cause {
             Cause::Sync { at }
             | Cause::Read { at, .. }
             | Cause::Operand { at, .. }
-            | Cause::OtherGang { at, .. } => at,
+            | Cause::OtherGang { at, .. }
+            | Cause::Compiled { at, .. } => at,
         }
     }
 }
@@ -53,6 +60,7 @@ impl fmt::Display for Cause {
             Cause::Read { what, .. } => write!(f, "{what}() read a value")?,
             Cause::Operand { op, .. } => write!(f, "{op} needs a value of another trace")?,
             Cause::OtherGang { op, .. } => write!(f, "{op} belongs to another group")?,
+            Cause::Compiled { name, .. } => write!(f, "compiled function {name} called")?,
         }
         write!(f, " at {}", self.location())
     }

@@ -1,5 +1,6 @@
 //! Which arguments of a program are not overwritten by the values that take their place.
 
+use super::DeviceValue;
 use crate::cache::Compiled;
 use crate::debug::{MissedDonation, NotDonated};
 use crate::lower::{Argument, Extent};
@@ -10,13 +11,16 @@ use std::sync::Arc;
 
 /// Donated arguments that something besides the recording holds: they are copied at execution
 /// rather than overwritten.
-pub(super) fn withheld(recording: &Recording, compiled: &Compiled) -> SmallVec<[usize; 8]> {
+pub(super) fn withheld<'a>(
+    compiled: &Compiled,
+    value: impl Fn(u32) -> &'a DeviceValue,
+) -> SmallVec<[usize; 8]> {
     compiled
         .donated
         .iter()
         .copied()
         .filter(|&position| match compiled.arguments[position] {
-            Argument::Param(p) => !recording.params[p as usize].value.is_exclusive(),
+            Argument::Param(p) => !value(p).is_exclusive(),
             Argument::Numbers(_) | Argument::Order => true,
         })
         .collect()

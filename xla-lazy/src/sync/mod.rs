@@ -4,26 +4,33 @@
 //! or compile the program, upload its numbers, vote, execute, fill. Everything that can fail comes
 //! before the vote.
 
+mod again;
 mod cause;
 mod donation;
 mod pending;
 mod value;
 
+pub(crate) use crate::cache::Program;
+pub(crate) use again::{Again, run_again};
 pub(crate) use cause::Cause;
-pub(crate) use pending::Pending;
+pub(crate) use pending::{Pending, live_nodes};
 use value::Outcomes;
 pub(crate) use value::{DeviceValue, deadline};
 
 pub(crate) use crate::cache::Placement;
-use crate::cache::{self, Compiled, Program};
+use crate::cache::{self, Compiled};
+use crate::compiled;
 use crate::debug::{self, log};
 use crate::gang::{Gang, Outcome, Settlement, Start};
 use crate::grad;
+use crate::hash::Hash128;
 use crate::lower::{Argument, Extent};
+use crate::step_closure;
 use crate::storage::{History, Storage, Value};
 use crate::tensor::Tensor;
-use crate::trace::{self, Input, NumberClass, Recording, Slot, State, Trace, flag, next_epoch};
-pub(crate) use pending::live_nodes;
+use crate::trace::{
+    self, Input, Node, NumberClass, Numbers, Recording, Slot, State, Trace, flag, next_epoch,
+};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
@@ -82,13 +89,15 @@ pub struct SyncHandle {
 }
 
 impl SyncHandle {
-    /// Waits until everything this thread has synced so far is computed.
+    /// Waits until everything this thread has synced so far is computed, and for its asynchronous step
+    /// closures.
     ///
     /// # Errors
     /// [`Error::Step`] with the step that failed and the line of its last operator, or
-    /// [`Error::Deadline`].
+    /// [`Error::Deadline`]; the first error of a closure.
     pub fn wait(self) -> Result<()> {
-        self.traces.iter().try_for_each(|trace| drain(trace, 0))
+        self.traces.iter().try_for_each(|trace| drain(trace, 0))?;
+        step_closure::wait()
     }
 }
 
@@ -102,9 +111,11 @@ impl SyncHandle {
 #[track_caller]
 pub fn sync() -> Result<SyncHandle> {
     metrics::add(Counter::MarkStep, 1);
-    sync_at(Cause::Sync {
+    let synced = sync_at(Cause::Sync {
         at: trace::recorder(Location::caller()),
-    })
+    })?;
+    step_closure::run()?;
+    Ok(synced)
 }
 
 /// [`sync`] on behalf of something else.
@@ -120,7 +131,8 @@ pub(crate) fn sync_at(cause: Cause) -> Result<SyncHandle> {
 pub(crate) fn await_all() -> Result<()> {
     Trace::all_of_thread()
         .iter()
-        .try_for_each(|trace| drain(trace, 0))
+        .try_for_each(|trace| drain(trace, 0))?;
+    step_closure::wait()
 }
 
 /// Lets the process's client be released: what is kept of it only to be faster goes then.
@@ -138,6 +150,7 @@ pub(crate) fn materialise(
     what: &'static str,
     location: &'static Location<'static>,
 ) -> Result<DeviceValue> {
+    compiled::interrupted(Cause::Read { what, at: location })?;
     if tensor.view.as_deref().is_some_and(|view| !view.shows_all()) {
         let whole =
             trace::no_grad(|| trace::record_at(&crate::ops::COPY, &[tensor.into()], location))?;
@@ -176,7 +189,15 @@ fn drain(trace: &Arc<Trace>, left: usize) -> Result<()> {
 
 /// Executes everything a trace holds.
 pub(crate) fn flush(trace: &Arc<Trace>, cause: Cause) -> Result<()> {
+    flush_whole(trace, cause).map(drop)
+}
+
+/// [`flush`]; returns the program where one ran all that the trace held.
+pub(crate) fn flush_whole(trace: &Arc<Trace>, cause: Cause) -> Result<Option<Arc<Program>>> {
+    compiled::interrupted(cause)?;
     let _attributed = metrics::attribute(cause.what(), cause.location());
+    let mut whole = None;
+    let mut programs = 0;
     let _serial = trace.serial()?;
     while let Some(pending) = cut(trace) {
         Metric::TensorsGraphSize.record(pending.len() as f64);
@@ -185,11 +206,15 @@ pub(crate) fn flush(trace: &Arc<Trace>, cause: Cause) -> Result<()> {
         // nothing computes, who reads one would wait for ever.
         let ran = catch_unwind(AssertUnwindSafe(|| {
             let (extent, gang) = settle(&pending)?;
-            let outputs = run(trace, &pending, &extent, gang.as_ref(), cause)?;
-            Ok((extent, gang.is_some(), outputs))
+            let (program, outputs) = run(trace, &pending, &extent, gang.as_ref(), cause)?;
+            Ok((extent, gang.is_some(), program, outputs))
         }));
         match ran {
-            Ok(Ok((extent, met_gang, outputs))) => fill(trace, pending, &extent, met_gang, outputs),
+            Ok(Ok((extent, met_gang, program, outputs))) => {
+                programs += 1;
+                whole = program.filter(|_| programs == 1 && extent.len == pending.len());
+                fill(trace, pending, &extent, met_gang, outputs);
+            }
             Ok(Err(error)) => return Err(fail(trace, pending, error)),
             Err(panic) => {
                 let error = Error::Internal {
@@ -201,7 +226,7 @@ pub(crate) fn flush(trace: &Arc<Trace>, cause: Cause) -> Result<()> {
             }
         }
     }
-    Ok(())
+    Ok(whole)
 }
 
 /// What would run of a recording if all replicas had recorded it alike.
@@ -271,8 +296,7 @@ fn run(
     extent: &Extent,
     gang: Option<&Arc<dyn Gang>>,
     cause: Cause,
-) -> Result<Vec<DeviceValue>> {
-    let device = trace.device.ordinal();
+) -> Result<(Option<Arc<Program>>, Vec<DeviceValue>)> {
     let ready = prepare(trace, pending, extent, gang, cause);
     let start = match gang {
         Some(gang) => {
@@ -292,10 +316,9 @@ fn run(
         mut outcomes,
     }) = ready?
     else {
-        return Ok(Vec::new());
+        return Ok((None, Vec::new()));
     };
     outcomes.extend(start.outcome.clone());
-    let outcomes = Outcomes::new(&outcomes);
     let compiled = program.compiled()?;
     let recording = &pending.recording;
     let arguments: SmallVec<[&Buffer; 16]> = compiled
@@ -306,44 +329,74 @@ fn run(
             own => own_arguments[own].buffer(),
         })
         .collect();
-    let withheld = donation::withheld(recording, compiled);
-    let options = ExecuteOptions {
-        device,
-        launch_id: start.launch_id,
-        non_donatable: &withheld,
+    let value = |position: u32| &recording.params[position as usize].value;
+    let withheld = donation::withheld(compiled, value);
+    let launch = Launch {
+        compiled,
+        arguments: &arguments,
+        withheld: &withheld,
+        last: &recording.nodes[extent.len - 1],
+        outcomes: &outcomes,
+        gang,
+        ordered: extent.ordered,
     };
-    let last = &recording.nodes[extent.len - 1];
-    let info = StepInfo {
-        step: trace.lock().begin_step(),
-        op: last.entry.name,
-        location: last.location,
-    };
-    let mut execution = compiled
-        .executable
-        .execute(&arguments, &options)
-        .map_err(|e| info.explain(e))?;
+    let (info, outputs) = launch.start(trace, start)?;
     report(trace, pending, extent, compiled, &withheld, info, cause);
-    let value = |buffer| DeviceValue::new(buffer, Some(info), outcomes.clone());
-    let mut state = trace.lock();
-    if extent.ordered {
-        state.order = execution.outputs.pop().map(value);
+    Ok((Some(program), outputs))
+}
+
+/// A program that is about to be executed, with all that it needs.
+struct Launch<'a> {
+    compiled: &'a Compiled,
+    arguments: &'a [&'a Buffer],
+    withheld: &'a [usize],
+    /// The last operator, which errors name.
+    last: &'a Node,
+    outcomes: &'a [Arc<dyn Outcome>],
+    gang: Option<&'a Arc<dyn Gang>>,
+    ordered: bool,
+}
+
+impl Launch<'_> {
+    fn start(self, trace: &Trace, start: Start) -> Result<(StepInfo, Vec<DeviceValue>)> {
+        let options = ExecuteOptions {
+            device: trace.device.ordinal(),
+            launch_id: start.launch_id,
+            non_donatable: self.withheld,
+        };
+        let outcomes = Outcomes::new(self.outcomes);
+        let info = StepInfo {
+            step: trace.lock().begin_step(),
+            op: self.last.entry.name,
+            location: self.last.location,
+        };
+        let mut execution = self
+            .compiled
+            .executable
+            .execute(self.arguments, &options)
+            .map_err(|e| info.explain(e))?;
+        let value = |buffer| DeviceValue::new(buffer, Some(info), outcomes.clone());
+        let mut state = trace.lock();
+        if self.ordered {
+            state.order = execution.outputs.pop().map(value);
+        }
+        // An inline program is done already. One that failed is kept, so that the next sync says so.
+        let done = matches!(execution.done.poll(), Some(Ok(()))) && outcomes.check().is_ok();
+        let started = InFlight {
+            done: execution.done,
+            info,
+            gang: self.gang.cloned(),
+            own_outcome: start.outcome,
+            outcomes: outcomes.clone(),
+        };
+        if done {
+            started.over();
+        } else {
+            state.in_flight.push_back(started);
+        }
+        drop(state);
+        Ok((info, execution.outputs.into_iter().map(value).collect()))
     }
-    // An inline program is done already. One that failed is kept, so that the next sync says so.
-    let done = matches!(execution.done.poll(), Some(Ok(()))) && outcomes.check().is_ok();
-    let started = InFlight {
-        done: execution.done,
-        info,
-        gang: gang.cloned(),
-        own_outcome: start.outcome,
-        outcomes: outcomes.clone(),
-    };
-    if done {
-        started.over();
-    } else {
-        state.in_flight.push_back(started);
-    }
-    drop(state);
-    Ok(execution.outputs.into_iter().map(value).collect())
 }
 
 /// Tells whoever asks what was just started.
@@ -416,7 +469,10 @@ fn prepare(
     for argument in arguments {
         let value = match argument {
             Argument::Param(_) => continue,
-            Argument::Numbers(class) => upload_numbers(recording, extent, *class, trace.device)?,
+            Argument::Numbers(class) => {
+                let len = extent.numbers(recording)[class.index()];
+                upload_numbers(&recording.numbers, len, *class, trace.device)?
+            }
             Argument::Order => order_before(trace)?,
         };
         own_arguments.insert(*argument, value);
@@ -454,13 +510,11 @@ fn order_before(trace: &Trace) -> Result<DeviceValue> {
 }
 
 fn upload_numbers(
-    recording: &Recording,
-    extent: &Extent,
+    numbers: &Numbers,
+    len: usize,
     class: NumberClass,
     device: Device,
 ) -> Result<DeviceValue> {
-    let numbers = &recording.numbers;
-    let len = extent.numbers(recording)[class.index()];
     let (bytes, dtype): (&[u8], DType) = match class {
         NumberClass::F32 => (bytemuck::cast_slice(&numbers.f32[..len]), DType::F32),
         NumberClass::F64 => (bytemuck::cast_slice(&numbers.f64[..len]), DType::F64),
@@ -500,19 +554,24 @@ fn fill(
     let mut state = trace.lock();
     if met_gang {
         state.flushed.clear();
-    } else if xla_runtime::context::in_launch() {
-        if state.flushed.len() == REMEMBERED {
-            state.flushed.remove(0);
-        }
-        state
-            .flushed
-            .push((extent.len, recording.chain[extent.len - 1]));
+    } else {
+        remember(&mut state, extent.len, recording.chain[extent.len - 1]);
     }
     if extent.len < recording.nodes.len() {
         carry_over(trace, &mut state, recording, extent, &outputs);
     }
     drop(outputs);
     recycle(&mut state, pending, &extent.live);
+}
+
+/// Notes a program that was run alone, for the gang.
+fn remember(state: &mut State, len: usize, hash: Hash128) {
+    if xla_runtime::context::in_launch() {
+        if state.flushed.len() == REMEMBERED {
+            state.flushed.remove(0);
+        }
+        state.flushed.push((len, hash));
+    }
 }
 
 /// Keeps the storages of dead nodes and the recording's memory for the next epoch.

@@ -164,6 +164,11 @@ impl DeviceValue {
         Arc::strong_count(&self.0)
     }
 
+    /// Whether a program has taken the memory.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.0.buffer.is_deleted()
+    }
+
     /// Sends a literal to a device.
     ///
     /// # Errors

@@ -8,15 +8,18 @@ mod record;
 mod recording;
 mod region;
 mod scope;
+mod template;
 
 pub(crate) use record::{detach, rebind, record_at, record_classed, record_on, with_node};
 pub use record::{record, record_collective, record_op};
 pub(crate) use recording::{
-    Input, Node, NumberClass, Overwrite, PARAMETER, Recording, Slot, flag, next_epoch, number_type,
+    Input, Node, NumberClass, Numbers, Overwrite, PARAMETER, Param, Recording, Slot, flag,
+    next_epoch, number_type,
 };
 pub(crate) use region::{Argument, Recorded, Region, Step, Tape, record_region};
-pub(crate) use scope::recorder;
+pub(crate) use scope::{ambient, recorder};
 pub use scope::{enable_grad, is_grad_enabled, no_grad, recorded_by, set_grad_enabled};
+pub(crate) use template::Template;
 
 use crate::hash::Hash128;
 use crate::op::{InputType, Number, OpEntry, Operand, promote};

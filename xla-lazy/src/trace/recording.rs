@@ -1,6 +1,7 @@
 //! What was recorded since the last sync: nodes with their operands, hashes and storages.
 
 use super::region::Enclosing;
+use crate::compiled::FunctionOptions;
 use crate::gang::Gang;
 use crate::grad::{Function, Hooks, Leaf};
 use crate::hash::{self, Hash128};
@@ -10,8 +11,8 @@ use crate::sync::DeviceValue;
 use crate::ty::{Ty, ty};
 use std::collections::HashMap;
 use std::panic::Location;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use xla_core::{DType, Error, Result, Shape};
 
 /// A node of a trace in one epoch: the epoch above, the node's index plus one below.
@@ -67,8 +68,8 @@ pub(crate) struct Node {
     pub(crate) entry: &'static OpEntry,
     pub(crate) ty: Ty,
     pub(crate) location: &'static Location<'static>,
-    first: u32,
-    count: u16,
+    pub(super) first: u32,
+    pub(super) count: u16,
     pub(crate) flags: u8,
 }
 
@@ -159,6 +160,15 @@ impl Numbers {
         }
     }
 
+    /// How many of a class.
+    pub(crate) fn len(&self, class: NumberClass) -> usize {
+        match class {
+            NumberClass::F32 => self.f32.len(),
+            NumberClass::F64 => self.f64.len(),
+            NumberClass::I64 => self.i64.len(),
+        }
+    }
+
     pub(crate) fn get(&self, class: NumberClass, slot: u32) -> Number {
         let slot = slot as usize;
         match class {
@@ -176,7 +186,7 @@ pub(crate) struct Recording {
     pub(crate) nodes: Vec<Node>,
     /// Hash of the program up to and including each node.
     pub(crate) chain: Vec<Hash128>,
-    operands: Vec<u32>,
+    pub(super) operands: Vec<u32>,
     /// For each node the storage that it is the value of, if any.
     pub(crate) storages: Vec<Option<Arc<Storage>>>,
     pub(crate) params: Vec<Param>,
@@ -194,6 +204,10 @@ pub(crate) struct Recording {
     pub(crate) gang: Option<Arc<dyn Gang>>,
     /// While a region is recorded: what it interrupts.
     pub(crate) enclosing: Option<Box<Enclosing>>,
+    /// While a compiled function is recorded: the storage that each parameter is the value of.
+    pub(crate) origins: Option<Vec<Weak<Storage>>>,
+    /// The compiled function that is recorded, or whose recording this is.
+    pub(crate) function: Option<Arc<FunctionOptions>>,
 }
 
 /// The name of the nodes that are buffers.
@@ -238,6 +252,12 @@ impl Recording {
         }
     }
 
+    /// Where the chain of hashes begins.
+    #[cold]
+    fn seed(&self) -> Hash128 {
+        self.function.as_ref().map_or(hash::SEED, |f| f.seed())
+    }
+
     pub(crate) fn inputs(&self, node: &Node) -> impl ExactSizeIterator<Item = Input> + '_ {
         let first = node.first as usize;
         self.operands[first..first + node.count as usize]
@@ -264,7 +284,10 @@ impl Recording {
     ) -> u32 {
         let index = self.nodes.len() as u32;
         let first = self.operands.len() as u32;
-        let mut state = self.chain.last().copied().unwrap_or(hash::SEED);
+        let mut state = match self.chain.last() {
+            Some(state) => *state,
+            None => self.seed(),
+        };
         state = hash::fold(state, entry.hash[0] ^ inputs.len() as u64, entry.hash[1]);
         let type_hash = ty.hash();
         state = hash::fold(state, type_hash[0], type_hash[1]);
@@ -293,7 +316,11 @@ impl Recording {
         value: &DeviceValue,
         location: &'static Location<'static>,
     ) -> u32 {
-        if let Some(&index) = self.entered.get(&value.id()) {
+        // In a compiled function each storage stands for itself: with its next value it may be another's
+        // no more.
+        if let Some(origins) = &mut self.origins {
+            origins.push(Arc::downgrade(storage));
+        } else if let Some(&index) = self.entered.get(&value.id()) {
             storage.set_slot(Slot::new(self.epoch, index));
             return index;
         }
@@ -424,6 +451,8 @@ impl Recording {
         self.derived_again.clear();
         self.gang = None;
         self.enclosing = None;
+        self.origins = None;
+        self.function = None;
     }
 }
 

@@ -1,6 +1,8 @@
 //! What holds for everything that the calling thread records: whether gradients are, and by which
 //! line.
 
+use crate::hash::{self, Hash128};
+use crate::{autocast, get_float32_matmul_precision};
 use std::cell::Cell;
 use std::panic::Location;
 use xla_core::Result;
@@ -14,6 +16,13 @@ thread_local! {
 /// [`no_grad`].
 pub fn is_grad_enabled() -> bool {
     GRAD_DISABLED.get() == 0
+}
+
+/// Everything here that decides what an operator records, as one value.
+pub(crate) fn ambient() -> Hash128 {
+    let precision = get_float32_matmul_precision() as u64;
+    let state = hash::fold(hash::SEED, is_grad_enabled().into(), precision);
+    hash::extend(state, &autocast::dtype())
 }
 
 /// Runs `f` without recording gradients, as PyTorch's `torch.no_grad`.

@@ -1,5 +1,6 @@
 //! Modules in lists and maps: for models that call them one by one.
 
+use crate::module::as_state;
 use crate::{Forward, Member, Module, Visitor};
 use indexmap::IndexMap;
 use std::ops::{Deref, DerefMut};
@@ -26,6 +27,8 @@ impl<M: Member> Module for ModuleList<M> {
         }
     }
 }
+
+as_state!([M: Member] ModuleList<M>, [M: Member] ModuleDict<M>);
 
 impl<M> ModuleList<M> {
     /// No module yet.

@@ -1,6 +1,7 @@
 //! Modules one after the other.
 
 use super::at_users_line;
+use crate::module::as_state;
 use crate::{Forward, Module, Visitor};
 use std::fmt;
 use std::panic::Location;
@@ -70,6 +71,8 @@ impl Module for Sequential {
         }
     }
 }
+
+as_state!([] Sequential);
 
 impl<M: Forward + 'static> FromIterator<M> for Sequential {
     fn from_iter<I: IntoIterator<Item = M>>(modules: I) -> Self {

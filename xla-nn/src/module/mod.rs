@@ -1,10 +1,13 @@
 //! What a module is: a tree of parameters, buffers and other modules.
 
+mod compiled;
 mod load;
 mod member;
 mod training;
 mod visitor;
 
+pub(crate) use compiled::as_state;
+pub use compiled::visit_module;
 pub use load::IncompatibleKeys;
 pub use member::{Buffer, Member};
 pub use training::Training;

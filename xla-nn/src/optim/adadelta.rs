@@ -1,8 +1,8 @@
 //! Adadelta.
 
-use super::adam::mean_square;
+use super::adam::{mean_square, mean_square_numbers};
 use super::options::options;
-use super::{Algorithm, Hyperparameter, Optim, Step};
+use super::{Algorithm, Hyperparameter, Moment, Optim, Step};
 use xla_core::Result;
 
 /// Adadelta (Zeiler, 2012, arXiv:1212.5701), as PyTorch's `Adadelta` computes it.
@@ -41,14 +41,21 @@ impl Algorithm for AdadeltaOptions {
         self.list()
     }
 
+    fn numbers(&self, at: &mut Moment<'_>) {
+        at.number("weight_decay", self.weight_decay);
+        mean_square_numbers(at, self.rho);
+        at.number("eps", self.eps);
+        at.number("rate", -self.lr);
+    }
+
     fn update(&self, step: &mut Step<'_>) -> Result<()> {
-        let grad = step.descent(self.maximize, self.weight_decay)?;
-        let square = mean_square(step, "square_avg", &grad, self.rho)?;
-        let eps = step.number(self.eps)?;
+        let grad = step.descent(self.maximize, self.weight_decay != 0.0)?;
+        let square = mean_square(step, "square_avg", &grad)?;
+        let eps = step.number("eps")?;
         let moved = step.state("acc_delta", 0.0)?;
         let scale = moved.add(&eps)?.sqrt()?.div(&square.add(&eps)?.sqrt()?)?;
         let delta = scale.mul(&grad)?;
-        mean_square(step, "acc_delta", &delta, self.rho)?;
-        step.add(&delta, -self.lr)
+        mean_square(step, "acc_delta", &delta)?;
+        step.add(&delta, "rate")
     }
 }

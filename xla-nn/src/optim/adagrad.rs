@@ -1,7 +1,7 @@
 //! Adagrad.
 
 use super::options::options;
-use super::{Algorithm, Hyperparameter, Optim, Step};
+use super::{Algorithm, Hyperparameter, Moment, Optim, Step};
 use xla_core::Result;
 
 /// Adagrad (Duchi, Hazan and Singer, 2011), as PyTorch's `Adagrad` computes it.
@@ -40,13 +40,19 @@ impl Algorithm for AdagradOptions {
         self.list()
     }
 
+    fn numbers(&self, at: &mut Moment<'_>) {
+        at.number("weight_decay", self.weight_decay);
+        at.number("eps", self.eps);
+        let rate = self.lr / (1.0 + (at.count() - 1.0) * self.lr_decay);
+        at.number("rate", -rate);
+    }
+
     fn update(&self, step: &mut Step<'_>) -> Result<()> {
-        let grad = step.descent(self.maximize, self.weight_decay)?;
+        let grad = step.descent(self.maximize, self.weight_decay != 0.0)?;
         let sum = step.state("sum", self.initial_accumulator_value)?;
         let grown = sum.add(&grad.mul(&grad)?)?;
         sum.copy_(&grown)?;
-        let eps = step.number(self.eps)?;
-        let rate = self.lr / (1.0 + (step.count() - 1.0) * self.lr_decay);
-        step.add(&grad.div(&grown.sqrt()?.add(&eps)?)?, -rate)
+        let eps = step.number("eps")?;
+        step.add(&grad.div(&grown.sqrt()?.add(&eps)?)?, "rate")
     }
 }

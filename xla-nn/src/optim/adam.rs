@@ -1,7 +1,7 @@
 //! Adam and AdamW.
 
 use super::options::options;
-use super::{Algorithm, Hyperparameter, Optim, Step};
+use super::{Algorithm, Hyperparameter, Moment, Optim, Step};
 use xla_core::Result;
 use xla_lazy::Tensor;
 
@@ -65,25 +65,32 @@ impl Algorithm for AdamOptions {
         self.list()
     }
 
+    fn numbers(&self, at: &mut Moment<'_>) {
+        decay_numbers(at, self.lr, self.weight_decay);
+        moment_numbers(at, self.betas);
+        let unbias = (1.0 - self.betas.1.powf(at.count())).sqrt();
+        at.number("unbias", unbias);
+        at.number("eps", self.eps);
+        let rate = self.lr / (1.0 - self.betas.0.powf(at.count()));
+        at.number("rate", -rate);
+    }
+
     fn update(&self, step: &mut Step<'_>) -> Result<()> {
         let grad = decayed(
             step,
-            self.lr,
             self.maximize,
-            self.weight_decay,
+            self.weight_decay != 0.0,
             self.decoupled_weight_decay,
         )?;
-        let (mean, mut square) = moments(step, &grad, self.betas)?;
+        let (mean, mut square) = moments(step, &grad)?;
         if self.amsgrad {
             let largest = step.state("max_exp_avg_sq", 0.0)?;
             square = largest.maximum(&square)?;
             largest.copy_(&square)?;
         }
-        let unbias = (1.0 - self.betas.1.powf(step.count())).sqrt();
-        let (unbias, eps) = (step.number(unbias)?, step.number(self.eps)?);
+        let (unbias, eps) = (step.number("unbias")?, step.number("eps")?);
         let deviation = square.sqrt()?.div(&unbias)?.add(&eps)?;
-        let rate = self.lr / (1.0 - self.betas.0.powf(step.count()));
-        step.add(&mean.div(&deviation)?, -rate)
+        step.add(&mean.div(&deviation)?, "rate")
     }
 }
 
@@ -96,8 +103,18 @@ impl Algorithm for AdamWOptions {
         self.list()
     }
 
+    fn numbers(&self, at: &mut Moment<'_>) {
+        self.adam().numbers(at);
+    }
+
     fn update(&self, step: &mut Step<'_>) -> Result<()> {
-        let adam = AdamOptions {
+        self.adam().update(step)
+    }
+}
+
+impl AdamWOptions {
+    fn adam(&self) -> AdamOptions {
+        AdamOptions {
             lr: self.lr,
             betas: self.betas,
             eps: self.eps,
@@ -105,48 +122,59 @@ impl Algorithm for AdamWOptions {
             amsgrad: self.amsgrad,
             maximize: self.maximize,
             decoupled_weight_decay: true,
-        };
-        adam.update(step)
+        }
     }
+}
+
+/// The numbers of [`decayed`].
+pub(super) fn decay_numbers(at: &mut Moment<'_>, lr: f64, weight_decay: f64) {
+    at.number("weight_decay", weight_decay);
+    at.number("shrink", 1.0 - lr * weight_decay);
 }
 
 /// The gradient to descend along after weight decay, which is a part of it or, decoupled, has
 /// already shrunk the parameter.
 pub(super) fn decayed(
     step: &mut Step<'_>,
-    lr: f64,
     maximize: bool,
-    weight_decay: f64,
+    decays: bool,
     decoupled: bool,
 ) -> Result<Tensor> {
-    if decoupled && weight_decay != 0.0 {
-        step.scale(1.0 - lr * weight_decay)?;
+    if decoupled && decays {
+        step.scale("shrink")?;
     }
-    step.descent(maximize, if decoupled { 0.0 } else { weight_decay })
+    step.descent(maximize, decays && !decoupled)
+}
+
+/// The numbers of [`moments`].
+pub(super) fn moment_numbers(at: &mut Moment<'_>, betas: (f64, f64)) {
+    at.number("mean.new", 1.0 - betas.0);
+    mean_square_numbers(at, betas.1);
 }
 
 /// The running means of the gradient and of its square, with this step's gradient.
-pub(super) fn moments(
-    step: &mut Step<'_>,
-    grad: &Tensor,
-    betas: (f64, f64),
-) -> Result<(Tensor, Tensor)> {
+pub(super) fn moments(step: &mut Step<'_>, grad: &Tensor) -> Result<(Tensor, Tensor)> {
     let mean = step.state("exp_avg", 0.0)?;
-    let new = step.number(1.0 - betas.0)?;
+    let new = step.number("mean.new")?;
     let moved = mean.add(&grad.sub(&mean)?.mul(&new)?)?;
     mean.copy_(&moved)?;
-    Ok((moved, mean_square(step, "exp_avg_sq", grad, betas.1)?))
+    Ok((moved, mean_square(step, "exp_avg_sq", grad)?))
 }
 
-/// A running mean of the gradient's square, of which `kept` is kept, with this step's gradient.
+/// The numbers of [`mean_square`], which keeps `kept` of the mean.
+pub(super) fn mean_square_numbers(at: &mut Moment<'_>, kept: f64) {
+    at.number("square.kept", kept);
+    at.number("square.new", 1.0 - kept);
+}
+
+/// A running mean of the gradient's square, with this step's gradient.
 pub(super) fn mean_square(
     step: &mut Step<'_>,
     name: &'static str,
     grad: &Tensor,
-    kept: f64,
 ) -> Result<Tensor> {
     let square = step.state(name, 0.0)?;
-    let (kept, new) = (step.number(kept)?, step.number(1.0 - kept)?);
+    let (kept, new) = (step.number("square.kept")?, step.number("square.new")?);
     let moved = square.mul(&kept)?.add(&grad.mul(grad)?.mul(&new)?)?;
     square.copy_(&moved)?;
     Ok(moved)

@@ -1,7 +1,7 @@
 //! Lion.
 
 use super::options::options;
-use super::{Algorithm, Hyperparameter, Optim, Step};
+use super::{Algorithm, Hyperparameter, Moment, Optim, Step};
 use xla_core::Result;
 
 /// Lion (Chen et al., 2023, arXiv:2302.06675): the sign of a mean gradient, with decoupled weight
@@ -38,18 +38,28 @@ impl Algorithm for LionOptions {
         self.list()
     }
 
+    fn numbers(&self, at: &mut Moment<'_>) {
+        at.number("shrink", 1.0 - self.lr * self.weight_decay);
+        at.number("direction.kept", self.betas.0);
+        at.number("direction.new", 1.0 - self.betas.0);
+        at.number("mean.kept", self.betas.1);
+        at.number("mean.new", 1.0 - self.betas.1);
+        at.number("rate", -self.lr);
+    }
+
     fn update(&self, step: &mut Step<'_>) -> Result<()> {
         if self.weight_decay != 0.0 {
-            step.scale(1.0 - self.lr * self.weight_decay)?;
+            step.scale("shrink")?;
         }
-        let grad = step.descent(self.maximize, 0.0)?;
+        let grad = step.descent(self.maximize, false)?;
         let mean = step.state("exp_avg", 0.0)?;
-        let mut mixed = |kept: f64| {
-            let (kept, new) = (step.number(kept)?, step.number(1.0 - kept)?);
+        let mut mixed = |kept, new| {
+            let (kept, new) = (step.number(kept)?, step.number(new)?);
             mean.mul(&kept)?.add(&grad.mul(&new)?)
         };
-        let (direction, moved) = (mixed(self.betas.0)?.sign()?, mixed(self.betas.1)?);
+        let direction = mixed("direction.kept", "direction.new")?.sign()?;
+        let moved = mixed("mean.kept", "mean.new")?;
         mean.copy_(&moved)?;
-        step.add(&direction, -self.lr)
+        step.add(&direction, "rate")
     }
 }

@@ -56,9 +56,11 @@ mod adagrad;
 mod adam;
 mod lion;
 pub mod lr_scheduler;
+mod moment;
 mod nadam;
 mod options;
 mod radam;
+mod replay;
 mod rmsprop;
 mod sgd;
 mod state;
@@ -69,6 +71,7 @@ pub use adadelta::{Adadelta, AdadeltaOptions};
 pub use adagrad::{Adagrad, AdagradOptions};
 pub use adam::{Adam, AdamOptions, AdamW, AdamWOptions};
 pub use lion::{Lion, LionOptions};
+pub use moment::Moment;
 pub use nadam::{NAdam, NAdamOptions};
 pub use options::{Hyperparameter, Limit, Setting};
 pub use radam::{RAdam, RAdamOptions};
@@ -79,10 +82,12 @@ pub use zero::ZeroRedundancyOptimizer;
 
 use crate::StateDict;
 use xla_core::Result;
+use xla_lazy::State;
 
-/// What every optimizer does, for code that does not care which one it is given. Each also has these
+/// What every optimizer does, for code that does not care which one it is given. It is the [`State`]
+/// of compiled functions, which step it at each call. Each also has these
 /// methods itself, so that a program with one optimizer need not import the trait.
-pub trait Optimizer {
+pub trait Optimizer: State {
     /// Changes the parameters by one step along their gradients. Parameters without a gradient stay
     /// as they are.
     ///

@@ -1,8 +1,8 @@
 //! NAdam.
 
-use super::adam::{decayed, moments};
+use super::adam::{decay_numbers, decayed, moment_numbers, moments};
 use super::options::options;
-use super::{Algorithm, Hyperparameter, Optim, Step};
+use super::{Algorithm, Hyperparameter, Moment, Optim, Step};
 use xla_core::Result;
 
 /// Adam with Nesterov's momentum (Dozat, 2016, "Incorporating Nesterov Momentum into Adam"), as
@@ -47,31 +47,33 @@ impl Algorithm for NAdamOptions {
         self.list()
     }
 
+    fn numbers(&self, at: &mut Moment<'_>) {
+        decay_numbers(at, self.lr, self.weight_decay);
+        moment_numbers(at, self.betas);
+        let momentum = |t: f64| self.betas.0 * (1.0 - 0.5 * 0.96f64.powf(t * self.momentum_decay));
+        let (now, next) = (momentum(at.count()), momentum(at.count() + 1.0));
+        let product = at.remembered("mu_product", 1.0);
+        *product *= now;
+        let product = *product;
+        let unbias = 1.0 - self.betas.1.powf(at.count());
+        at.number("unbias", unbias);
+        at.number("eps", self.eps);
+        let towards = |rate: f64| -self.lr * rate;
+        at.number("gradient.rate", towards((1.0 - now) / (1.0 - product)));
+        at.number("mean.rate", towards(next / (1.0 - product * next)));
+    }
+
     fn update(&self, step: &mut Step<'_>) -> Result<()> {
         let grad = decayed(
             step,
-            self.lr,
             self.maximize,
-            self.weight_decay,
+            self.weight_decay != 0.0,
             self.decoupled_weight_decay,
         )?;
-        let momentum = |t: f64| self.betas.0 * (1.0 - 0.5 * 0.96f64.powf(t * self.momentum_decay));
-        let (now, next) = (momentum(step.count()), momentum(step.count() + 1.0));
-        let product = step.remembered("mu_product", 1.0);
-        *product *= now;
-        let product = *product;
-        let (mean, square) = moments(step, &grad, self.betas)?;
-        let unbias = step.number(1.0 - self.betas.1.powf(step.count()))?;
-        let eps = step.number(self.eps)?;
+        let (mean, square) = moments(step, &grad)?;
+        let (unbias, eps) = (step.number("unbias")?, step.number("eps")?);
         let deviation = square.div(&unbias)?.sqrt()?.add(&eps)?;
-        let towards = |rate: f64| -self.lr * rate;
-        step.add(
-            &grad.div(&deviation)?,
-            towards((1.0 - now) / (1.0 - product)),
-        )?;
-        step.add(
-            &mean.div(&deviation)?,
-            towards(next / (1.0 - product * next)),
-        )
+        step.add(&grad.div(&deviation)?, "gradient.rate")?;
+        step.add(&mean.div(&deviation)?, "mean.rate")
     }
 }

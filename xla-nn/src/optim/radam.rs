@@ -1,8 +1,8 @@
 //! RAdam.
 
-use super::adam::{decayed, moments};
+use super::adam::{decay_numbers, decayed, moment_numbers, moments};
 use super::options::options;
-use super::{Algorithm, Hyperparameter, Optim, Step};
+use super::{Algorithm, Hyperparameter, Moment, Optim, Step};
 use xla_core::Result;
 
 /// Adam that corrects for the few gradients that its first denominators come from (Liu et al., 2020,
@@ -39,6 +39,9 @@ options! {
     maximize: bool = false, Finite;
 }
 
+/// The form of the formula once the variance can be told.
+const RECTIFIED: u32 = 1;
+
 impl Algorithm for RAdamOptions {
     const NAME: &'static str = "RAdam::step";
     const STATE: &'static [&'static str] = &["exp_avg", "exp_avg_sq"];
@@ -48,31 +51,39 @@ impl Algorithm for RAdamOptions {
         self.list()
     }
 
-    fn update(&self, step: &mut Step<'_>) -> Result<()> {
-        let grad = decayed(
-            step,
-            self.lr,
-            self.maximize,
-            self.weight_decay,
-            self.decoupled_weight_decay,
-        )?;
-        let (mean, square) = moments(step, &grad, self.betas)?;
-        let (t, (beta1, beta2)) = (step.count(), self.betas);
+    fn numbers(&self, at: &mut Moment<'_>) {
+        decay_numbers(at, self.lr, self.weight_decay);
+        moment_numbers(at, self.betas);
+        at.number("eps", self.eps);
+        let (t, (beta1, beta2)) = (at.count(), self.betas);
         let rate = self.lr / (1.0 - beta1.powf(t));
         let unbias = 1.0 - beta2.powf(t);
         let longest = 2.0 / (1.0 - beta2) - 1.0;
         let length = longest - 2.0 * t * beta2.powf(t) / unbias;
         if length <= 5.0 {
-            return step.add(&mean, -rate);
+            at.number("rate", -rate);
+            return;
         }
         let rectification = ((length - 4.0) * (length - 2.0) * longest
             / ((longest - 4.0) * (longest - 2.0) * length))
             .sqrt();
-        let eps = step.number(self.eps)?;
+        at.case(RECTIFIED);
+        at.number("rate", -rate * unbias.sqrt() * rectification);
+    }
+
+    fn update(&self, step: &mut Step<'_>) -> Result<()> {
+        let grad = decayed(
+            step,
+            self.maximize,
+            self.weight_decay != 0.0,
+            self.decoupled_weight_decay,
+        )?;
+        let (mean, square) = moments(step, &grad)?;
+        if step.case() != RECTIFIED {
+            return step.add(&mean, "rate");
+        }
+        let eps = step.number("eps")?;
         let deviation = square.sqrt()?.add(&eps)?;
-        step.add(
-            &mean.div(&deviation)?,
-            -rate * unbias.sqrt() * rectification,
-        )
+        step.add(&mean.div(&deviation)?, "rate")
     }
 }

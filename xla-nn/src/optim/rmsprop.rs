@@ -1,8 +1,8 @@
 //! RMSprop.
 
-use super::adam::mean_square;
+use super::adam::{mean_square, mean_square_numbers};
 use super::options::options;
-use super::{Algorithm, Hyperparameter, Optim, Step};
+use super::{Algorithm, Hyperparameter, Moment, Optim, Step};
 use xla_core::Result;
 
 /// RMSprop (Hinton's lecture 6e; centered: Graves, 2013, arXiv:1308.0850), as PyTorch's `RMSprop`
@@ -47,24 +47,32 @@ impl Algorithm for RMSpropOptions {
         self.list()
     }
 
+    fn numbers(&self, at: &mut Moment<'_>) {
+        at.number("weight_decay", self.weight_decay);
+        mean_square_numbers(at, self.alpha);
+        at.number("eps", self.eps);
+        at.number("momentum", self.momentum);
+        at.number("rate", -self.lr);
+    }
+
     fn update(&self, step: &mut Step<'_>) -> Result<()> {
-        let grad = step.descent(self.maximize, self.weight_decay)?;
-        let mut square = mean_square(step, "square_avg", &grad, self.alpha)?;
+        let grad = step.descent(self.maximize, self.weight_decay != 0.0)?;
+        let mut square = mean_square(step, "square_avg", &grad)?;
         if self.centered {
             let mean = step.state("grad_avg", 0.0)?;
-            let new = step.number(1.0 - self.alpha)?;
+            let new = step.number("square.new")?;
             let moved = mean.add(&grad.sub(&mean)?.mul(&new)?)?;
             mean.copy_(&moved)?;
             square = square.sub(&moved.mul(&moved)?)?;
         }
-        let eps = step.number(self.eps)?;
+        let eps = step.number("eps")?;
         let mut direction = grad.div(&square.sqrt()?.add(&eps)?)?;
         if self.momentum != 0.0 {
-            let kept = step.number(self.momentum)?;
+            let kept = step.number("momentum")?;
             let buffer = step.state("momentum_buffer", 0.0)?;
             direction = buffer.mul(&kept)?.add(&direction)?;
             buffer.copy_(&direction)?;
         }
-        step.add(&direction, -self.lr)
+        step.add(&direction, "rate")
     }
 }

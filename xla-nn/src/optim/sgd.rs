@@ -1,7 +1,7 @@
 //! Stochastic gradient descent.
 
 use super::options::options;
-use super::{Algorithm, Hyperparameter, Optim, Step};
+use super::{Algorithm, Hyperparameter, Moment, Optim, Step};
 use xla_core::{Error, Result};
 
 /// Stochastic gradient descent with momentum, as PyTorch's `SGD` computes it.
@@ -64,17 +64,23 @@ impl Algorithm for SgdOptions {
         Ok(())
     }
 
+    fn numbers(&self, at: &mut Moment<'_>) {
+        // Zeros and all of the gradient at the first step: the same program as that of the others.
+        let taken = if at.is_first() {
+            1.0
+        } else {
+            1.0 - self.dampening
+        };
+        at.number("weight_decay", self.weight_decay);
+        at.number("kept", self.momentum);
+        at.number("taken", taken);
+        at.number("rate", -self.lr);
+    }
+
     fn update(&self, step: &mut Step<'_>) -> Result<()> {
-        let mut grad = step.descent(self.maximize, self.weight_decay)?;
+        let mut grad = step.descent(self.maximize, self.weight_decay != 0.0)?;
         if self.momentum != 0.0 {
-            // Zeros and all of the gradient at the first step: the same program as that of the
-            // others.
-            let taken = if step.is_first() {
-                1.0
-            } else {
-                1.0 - self.dampening
-            };
-            let (kept, taken) = (step.number(self.momentum)?, step.number(taken)?);
+            let (kept, taken) = (step.number("kept")?, step.number("taken")?);
             let buffer = step.state("momentum_buffer", 0.0)?;
             let new = buffer.mul(&kept)?.add(&grad.mul(&taken)?)?;
             buffer.copy_(&new)?;
@@ -83,6 +89,6 @@ impl Algorithm for SgdOptions {
                 false => new,
             };
         }
-        step.add(&grad, -self.lr)
+        step.add(&grad, "rate")
     }
 }

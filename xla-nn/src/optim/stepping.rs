@@ -1,21 +1,22 @@
 //! What all optimizers have in common: groups of parameters, what is remembered of each parameter,
 //! and the step that walks over them.
 
-use super::Optimizer;
 use super::options::{Hyperparameter, Setting};
+use super::replay::Plan;
+use super::{Moment, Optimizer};
 use crate::StateDict;
 use std::collections::HashSet;
 use std::fmt;
 use std::panic::Location;
 use xla_core::{DType, Device, Error, Literal, Result};
-use xla_lazy::{Tensor, no_grad};
+use xla_lazy::{HostNumber, OwnerId, Tensor, is_compiling, no_grad};
 
 /// A rule by which a gradient changes a parameter, with its options: the part that distinguishes one
 /// optimizer from another.
 ///
 /// ```no_run
 /// use xla_core::Result;
-/// use xla_nn::optim::{Algorithm, Hyperparameter, Limit, Optim, Setting, Step};
+/// use xla_nn::optim::{Algorithm, Hyperparameter, Limit, Moment, Optim, Setting, Step};
 ///
 /// /// Follows the gradient's sign.
 /// #[derive(Debug, Clone, Default)]
@@ -31,9 +32,12 @@ use xla_lazy::{Tensor, no_grad};
 ///         let setting = Setting::Number(&mut self.lr, Limit::NotNegative);
 ///         vec![Hyperparameter { name: "lr", index: None, setting }]
 ///     }
+///     fn numbers(&self, at: &mut Moment<'_>) {
+///         at.number("rate", -self.lr);
+///     }
 ///     fn update(&self, step: &mut Step<'_>) -> Result<()> {
 ///         let sign = step.grad().sign()?;
-///         step.add(&sign, -self.lr)
+///         step.add(&sign, "rate")
 ///     }
 /// }
 ///
@@ -61,7 +65,12 @@ pub trait Algorithm: Clone + fmt::Debug + Send {
         Ok(())
     }
 
-    /// Changes one parameter that has a gradient.
+    /// Sets the numbers of the formula for one step of one parameter: all that depends on rates and
+    /// counts. Also called without [`Algorithm::update`], where a compiled function has recorded that.
+    fn numbers(&self, at: &mut Moment<'_>);
+
+    /// Changes one parameter that has a gradient. Which operators it records depends on the options
+    /// that are flags, on which numbers but `lr` are 0, and on [`Step::case`], but on no other number.
     ///
     /// # Errors
     /// What the operators return.
@@ -88,6 +97,8 @@ impl<A> ParamGroup<A> {
 #[derive(Debug)]
 pub struct Optim<A> {
     pub(super) groups: Vec<Group<A>>,
+    /// Names it in compiled functions.
+    pub(super) id: OwnerId,
 }
 
 #[derive(Debug)]
@@ -127,6 +138,7 @@ impl<A: Algorithm> Optim<A> {
         let slots = params.into_iter().map(Slot::new).collect();
         Optim {
             groups: vec![Group { options, slots }],
+            id: OwnerId::new(),
         }
     }
 
@@ -137,7 +149,10 @@ impl<A: Algorithm> Optim<A> {
     #[track_caller]
     pub fn with_groups(groups: impl IntoIterator<Item = ParamGroup<A>>) -> Result<Self> {
         let here = Location::caller();
-        let mut optimizer = Optim { groups: Vec::new() };
+        let mut optimizer = Optim {
+            groups: Vec::new(),
+            id: OwnerId::new(),
+        };
         for group in groups {
             optimizer.add(group).map_err(|e| e.at(here))?;
         }
@@ -196,11 +211,14 @@ impl<A: Algorithm> Optim<A> {
     #[track_caller]
     pub fn step(&mut self) -> Result<()> {
         let here = Location::caller();
-        let mut step = || {
+        let mut step = || -> Result<()> {
             for group in &self.groups {
                 group.check()?;
             }
-            self.groups.iter_mut().try_for_each(Group::step)
+            let steps = self.groups.iter_mut().map(Group::step);
+            let plan = Plan(steps.collect::<Result<_>>()?);
+            plan.leave(self.id, A::NAME);
+            Ok(())
         };
         no_grad(&mut step).map_err(|e| e.at(here))
     }
@@ -311,7 +329,7 @@ impl<A: Algorithm> Optimizer for Optim<A> {
 }
 
 impl<A: Algorithm> Group<A> {
-    fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         let mut options = self.options.clone();
         for option in options.hyperparameters() {
             option.check(A::NAME)?;
@@ -319,26 +337,55 @@ impl<A: Algorithm> Group<A> {
         self.options.check()
     }
 
-    fn step(&mut self) -> Result<()> {
-        let mut numbers = Vec::new();
-        for slot in &mut self.slots {
+    /// Returns what a compiled function has to do in its place.
+    fn step(&mut self) -> Result<GroupPlan> {
+        let mut shared: Vec<Shared> = Vec::new();
+        let mut slots = Vec::new();
+        for (index, slot) in self.slots.iter_mut().enumerate() {
             let Some(grad) = slot.param.grad() else {
                 continue;
             };
             let first = slot.memory.is_empty();
             slot.memory.steps += 1;
+            let kind = NumberKind::of(&slot.param, first, slot.memory.steps);
+            let known = shared.iter().position(|s| s.kind == kind);
+            let at = known.unwrap_or(shared.len());
+            if known.is_none() || remembers::<A>() {
+                let mut moment = Moment::of(&mut slot.memory, first);
+                self.options.numbers(&mut moment);
+                if known.is_none() {
+                    shared.push(Shared {
+                        kind,
+                        numbers: moment.numbers,
+                        case: moment.case,
+                        tensors: Vec::new(),
+                    });
+                }
+            }
+            slots.push((index, at));
             self.options.update(&mut Step {
-                kind: NumberKind::of(&slot.param, first, slot.memory.steps),
+                op: A::NAME,
                 param: &slot.param,
                 grad,
-                first,
                 memory: &mut slot.memory,
-                shared: &mut numbers,
-                used: 0,
+                shared: &mut shared[at],
             })?;
         }
-        Ok(())
+        let numbers = shared.into_iter().map(Shared::host).collect();
+        Ok(GroupPlan { slots, numbers })
     }
+}
+
+/// Whether numbers are remembered of each parameter that change from step to step, besides the count.
+pub(super) fn remembers<A: Algorithm>() -> bool {
+    A::NUMBERS.iter().any(|name| *name != "step")
+}
+
+/// What a step of a group has done, to be done again without the operators.
+pub(super) struct GroupPlan {
+    /// The parameters that had a gradient, each with whose numbers it takes.
+    pub(super) slots: Vec<(usize, usize)>,
+    pub(super) numbers: Vec<Vec<(&'static str, HostNumber)>>,
 }
 
 impl Slot {
@@ -351,6 +398,15 @@ impl Slot {
 }
 
 impl Memory {
+    /// The numbers alone, at this count.
+    pub(super) fn numbers_only(&self, steps: u64) -> Memory {
+        Memory {
+            steps,
+            tensors: Vec::new(),
+            numbers: self.numbers.clone(),
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.tensors.is_empty() && self.numbers.is_empty()
     }
@@ -380,21 +436,32 @@ impl NumberKind {
     }
 }
 
-/// The numbers of a formula, in the order asked for.
-struct SharedNumbers {
+/// The numbers of a formula, for all parameters of a kind.
+struct Shared {
     kind: NumberKind,
-    tensors: Vec<Tensor>,
+    numbers: Vec<(&'static str, f64)>,
+    case: u32,
+    /// Those that have been asked for.
+    tensors: Vec<(&'static str, Tensor, Option<HostNumber>)>,
+}
+
+impl Shared {
+    /// Those that a compiled function reads at each call.
+    fn host(self) -> Vec<(&'static str, HostNumber)> {
+        let tensors = self.tensors.into_iter();
+        tensors
+            .filter_map(|(name, _, host)| Some((name, host?)))
+            .collect()
+    }
 }
 
 /// One step of one parameter, as an algorithm sees it.
 pub struct Step<'a> {
+    op: &'static str,
     param: &'a Tensor,
     grad: Tensor,
-    first: bool,
     memory: &'a mut Memory,
-    kind: NumberKind,
-    shared: &'a mut Vec<SharedNumbers>,
-    used: usize,
+    shared: &'a mut Shared,
 }
 
 impl Step<'_> {
@@ -408,56 +475,49 @@ impl Step<'_> {
         &self.grad
     }
 
-    /// The gradient to descend along: negated to maximise, and with that of the penalty
-    /// `weight_decay / 2 · |p|²`.
+    /// The gradient to descend along: negated to maximise, and, where the parameter `decays`, with
+    /// that of the penalty `weight_decay / 2 · |p|²`, by the number of that name.
     ///
     /// # Errors
     /// What the operators return.
-    pub fn descent(&mut self, maximize: bool, weight_decay: f64) -> Result<Tensor> {
+    pub fn descent(&mut self, maximize: bool, decays: bool) -> Result<Tensor> {
         let mut grad = self.grad.clone();
         if maximize {
             grad = grad.neg()?;
         }
-        if weight_decay != 0.0 {
-            let rate = self.number(weight_decay)?;
+        if decays {
+            let rate = self.number("weight_decay")?;
             grad = grad.add(&self.param.mul(&rate)?)?;
         }
         Ok(grad)
     }
 
-    /// Which step of this parameter this is, from 1.
-    pub fn count(&self) -> f64 {
-        self.memory.steps as f64
+    /// Which form the formula has at this step, as [`Moment::case`] says.
+    pub fn case(&self) -> u32 {
+        self.shared.case
     }
 
-    /// Whether nothing is remembered of this parameter yet.
-    pub fn is_first(&self) -> bool {
-        self.first
-    }
-
-    /// A number of the formula, as a scalar tensor. It is data of the program. Parameters of a group
-    /// share it, so an update must ask for the same numbers in the same order whenever it is at the
-    /// same step.
+    /// A number of the formula that [`Algorithm::numbers`] has set, as a scalar tensor. It is data of
+    /// the program.
     ///
     /// # Errors
-    /// What [`Tensor::scalar`] returns.
-    pub fn number(&mut self, value: f64) -> Result<Tensor> {
-        let kind = self.kind;
-        let at = match self.shared.iter().position(|s| s.kind == kind) {
-            Some(at) => at,
-            None => {
-                let tensors = Vec::new();
-                self.shared.push(SharedNumbers { kind, tensors });
-                self.shared.len() - 1
-            }
-        };
-        let tensors = &mut self.shared[at].tensors;
-        self.used += 1;
-        if let Some(tensor) = tensors.get(self.used - 1) {
+    /// [`Error::Argument`] for a name that it has not set; what [`Tensor::scalar`] returns.
+    pub fn number(&mut self, name: &'static str) -> Result<Tensor> {
+        let shared = &mut *self.shared;
+        if let Some((_, tensor, _)) = shared.tensors.iter().find(|(n, ..)| *n == name) {
             return Ok(tensor.clone());
         }
-        let tensor = Tensor::scalar(value, (kind.dtype, kind.device))?;
-        tensors.push(tensor.clone());
+        let Some((_, value)) = shared.numbers.iter().find(|(n, _)| *n == name) else {
+            let expected = "one that Algorithm::numbers sets";
+            return Err(Error::argument(self.op, "number", expected, name));
+        };
+        let options = (shared.kind.dtype, shared.kind.device);
+        let host = is_compiling().then(|| HostNumber::new(*value));
+        let tensor = match &host {
+            Some(host) => host.tensor(options)?,
+            None => Tensor::scalar(*value, options)?,
+        };
+        shared.tensors.push((name, tensor.clone(), host));
         Ok(tensor)
     }
 
@@ -477,33 +537,20 @@ impl Step<'_> {
         Ok(tensor)
     }
 
-    /// A number that is remembered under a name, at first `initial`.
-    pub fn remembered(&mut self, name: &'static str, initial: f64) -> &mut f64 {
-        let numbers = &mut self.memory.numbers;
-        let at = match numbers.iter().position(|(n, _)| *n == name) {
-            Some(at) => at,
-            None => {
-                numbers.push((name, initial));
-                numbers.len() - 1
-            }
-        };
-        &mut numbers[at].1
-    }
-
-    /// `p ← p · factor`.
+    /// `p ← p · factor`, by the number of that name.
     ///
     /// # Errors
     /// What the operators return.
-    pub fn scale(&mut self, factor: f64) -> Result<()> {
+    pub fn scale(&mut self, factor: &'static str) -> Result<()> {
         let factor = self.number(factor)?;
         self.param.copy_(&self.param.mul(&factor)?).map(drop)
     }
 
-    /// `p ← p + rate · direction`.
+    /// `p ← p + rate · direction`, by the number of that name.
     ///
     /// # Errors
     /// What the operators return.
-    pub fn add(&mut self, direction: &Tensor, rate: f64) -> Result<()> {
+    pub fn add(&mut self, direction: &Tensor, rate: &'static str) -> Result<()> {
         let rate = self.number(rate)?;
         let moved = self.param.add(&direction.mul(&rate)?)?;
         self.param.copy_(&moved).map(drop)

@@ -6,7 +6,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use xla_core::{Error, Result};
 use xla_dist::{self as dist, ProcessGroup, ReduceOp};
-use xla_lazy::{Tensor, no_grad};
+use xla_lazy::{StateVisitor, Tensor, no_grad};
 
 /// Divides an optimizer's state among the ranks of data-parallel training: each keeps what is
 /// remembered of its part of every parameter, updates that part, and gets the others' from the
@@ -138,6 +138,17 @@ impl<O: Optimizer> ZeroRedundancyOptimizer<O> {
     /// The optimizer of this rank's parts.
     pub fn optimizer(&self) -> &O {
         &self.optimizer
+    }
+
+    pub(super) fn optimizer_mut(&mut self) -> &mut O {
+        &mut self.optimizer
+    }
+
+    pub(super) fn show_parameters<'a>(&'a self, visitor: &mut StateVisitor<'a>) {
+        for parameter in &self.parameters {
+            visitor.tensor(&parameter.whole);
+            visitor.tensor(&parameter.part);
+        }
     }
 
     /// See [`Optimizer::step`].

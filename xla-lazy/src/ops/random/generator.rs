@@ -136,6 +136,11 @@ impl Generator {
         }
     }
 
+    /// The tensor that holds the state.
+    pub(crate) fn state_tensor(&self) -> &Tensor {
+        &self.state
+    }
+
     /// The device that the generator draws on.
     pub fn device(&self) -> Device {
         self.state.device()

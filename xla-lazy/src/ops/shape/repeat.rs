@@ -156,11 +156,13 @@ impl Tensor {
             let expected = format!("{size} repeats, one an element, or a single one");
             return Err(Error::shape(OP, expected, repeats.shape()).at(at));
         }
-        if let Some((low, _)) = repeats.index_range()
-            && low < 0
-        {
-            return Err(Error::argument(OP, "repeats", "at least 0", low).at(at));
-        }
+        let negative = |range: Option<(i64, i64)>| range.filter(|(low, _)| *low < 0);
+        repeats
+            .check_index_range(move |range| match negative(range) {
+                None => Ok(()),
+                Some((low, _)) => Err(Error::argument(OP, "repeats", "at least 0", low)),
+            })
+            .map_err(|e| e.at(at))?;
         let repeats = repeats.reshape([-1])?.expand([size])?;
         let len = match output_size {
             Some(len) => len,

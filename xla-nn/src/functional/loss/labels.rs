@@ -226,20 +226,21 @@ fn labels_of(
         ));
     }
     // The ignored label may be the lowest or the highest; what is beside it is then unknown.
-    let beyond = target.index_range().and_then(|(low, high)| {
+    target.check_index_range(move |range| {
         let limit = i64::try_from(classes).unwrap_or(i64::MAX);
         let wrong = |&label: &i64| label != ignore && !(0..limit).contains(&label);
-        [low, high].into_iter().find(wrong)
-    });
-    if let Some(index) = beyond {
-        return Err(Error::IndexOutOfRange {
-            op,
-            index,
-            axis,
-            size: classes,
-            at: xla_core::Site::NONE,
-        });
-    }
+        let beyond = range.and_then(|(low, high)| [low, high].into_iter().find(wrong));
+        match beyond {
+            None => Ok(()),
+            Some(index) => Err(Error::IndexOutOfRange {
+                op,
+                index,
+                axis,
+                size: classes,
+                at: xla_core::Site::NONE,
+            }),
+        }
+    })?;
     target.to_dtype(DType::I64)
 }
 

@@ -3,6 +3,7 @@
 use super::super::builder::setters;
 use super::cell::{Kind, State, Weights};
 use crate::layers::at_users_line;
+use crate::module::as_state;
 use crate::{Module, Training, Visitor, functional};
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -142,6 +143,8 @@ impl<L> RecurrentBuilder<L> {
         })
     }
 }
+
+as_state!([] Sequence);
 
 impl Module for Sequence {
     fn visit<'a>(&'a self, visitor: &mut Visitor<'_, 'a>) {

@@ -1,0 +1,117 @@
+//! A program that is known already, run again on other values.
+
+use super::{
+    Cause, DeviceValue, Launch, Outcomes, Program, STEPS_IN_FLIGHT, StepInfo, donation, drain,
+    remember, upload_numbers,
+};
+use crate::cache::Compiled;
+use crate::debug::{self, MissedDonation, NotDonated, log};
+use crate::gang::Start;
+use crate::lower::Argument;
+use crate::trace::{Numbers, Template, Trace};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use xla_core::{Error, Result};
+use xla_runtime::Buffer;
+use xla_runtime::metrics::{self, Counter};
+
+/// The program of a recording without collectives, and numbers for it.
+pub(crate) struct Again<'a> {
+    pub(crate) program: &'a Program,
+    /// The recording.
+    pub(crate) template: &'a Template,
+    pub(crate) numbers: &'a Numbers,
+    pub(crate) cause: Cause,
+}
+
+/// Starts a program on these values of the recording's parameters, as [`super::flush`] would, for a
+/// caller that holds [`Trace::syncing`]. The outputs are those of the live nodes.
+///
+/// # Errors
+/// The error of an earlier step that failed meanwhile, or of a value; the runtime's.
+pub(crate) fn run_again(
+    trace: &Arc<Trace>,
+    again: &Again<'_>,
+    values: &[DeviceValue],
+) -> Result<Vec<DeviceValue>> {
+    let Some(last) = again.template.nodes().last() else {
+        return Ok(Vec::new());
+    };
+    let cause = again.cause;
+    let _attributed = metrics::attribute(cause.what(), cause.location());
+    drain(trace, STEPS_IN_FLIGHT - 1)?;
+    let compiled = again.program.compiled()?;
+    let mut own: SmallVec<[(Argument, DeviceValue); 3]> = SmallVec::new();
+    for argument in &compiled.arguments {
+        if let Argument::Numbers(class) = argument {
+            let len = again.numbers.len(*class);
+            let value = upload_numbers(again.numbers, len, *class, trace.device)?;
+            own.push((*argument, value));
+        }
+    }
+    let value = |argument: &Argument| match argument {
+        Argument::Param(position) => values.get(*position as usize),
+        own_argument => own.iter().find(|(a, _)| a == own_argument).map(|(_, v)| v),
+    };
+    let arguments: SmallVec<[&Buffer; 16]> = compiled
+        .arguments
+        .iter()
+        .map(|argument| value(argument).map(DeviceValue::buffer))
+        .collect::<Option<_>>()
+        .ok_or_else(|| Error::Internal {
+            what: "run_again",
+            expected: "a value for each argument".into(),
+        })?;
+    let outcomes = Outcomes::of_program(values.iter())?;
+    let withheld = donation::withheld(compiled, |position| &values[position as usize]);
+    let launch = Launch {
+        compiled,
+        arguments: &arguments,
+        withheld: &withheld,
+        last,
+        outcomes: &outcomes,
+        gang: None,
+        ordered: false,
+    };
+    let start = Start {
+        launch_id: 0,
+        outcome: None,
+    };
+    let (info, outputs) = launch.start(trace, start)?;
+    again.report(trace, compiled, &withheld, info);
+    let template = again.template;
+    remember(&mut trace.lock(), template.nodes().len(), template.chain());
+    Ok(outputs)
+}
+
+impl Again<'_> {
+    /// Tells whoever asks what was just started.
+    fn report(&self, trace: &Trace, compiled: &Compiled, withheld: &[usize], info: StepInfo) {
+        let node = |at: usize| match compiled.arguments[at] {
+            Argument::Param(position) => self.template.param(position),
+            Argument::Numbers(_) | Argument::Order => None,
+        };
+        let missed = withheld.iter().filter_map(|&at| node(at));
+        let missed = missed
+            .map(|node| MissedDonation::new(node.ty, node.location, None, NotDonated::Shared))
+            .collect::<SmallVec<[_; 2]>>();
+        for missed in &missed {
+            metrics::add_with(Counter::DonationMissed, 1, || missed.to_string());
+        }
+        if debug::donation::audited() {
+            let overwritten = compiled.donated.iter().filter(|at| !withheld.contains(at));
+            let types = overwritten.filter_map(|&at| node(at)).map(|node| node.ty);
+            debug::donation::note(debug::Part::of(types), &missed);
+        }
+        if log::is_on() {
+            let (step, device, size) = (info.step, trace.device, compiled.size);
+            log::print(format_args!(
+                "step {step} on {device} started for {}: {size}",
+                self.cause
+            ));
+            for missed in missed {
+                log::print(format_args!("  not donated: {missed}"));
+            }
+        }
+    }
+}
