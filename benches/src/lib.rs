@@ -12,6 +12,7 @@
 //! | `allocations` | heap allocations of the Rust side a step, in all threads |
 //! | `operator_ns` | `pipelined_s` for each operator of a chain, in nanoseconds |
 //! | `launch_s` | of `first`: seconds from the process's start to the launched function's first line |
+//! | `ready_s` | of `first`: and to the model's initialised parameters |
 //!
 //! `all_reduce` prints a line for each way to reduce and each size.
 #![forbid(unsafe_code)]

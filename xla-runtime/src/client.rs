@@ -9,6 +9,7 @@ use crate::executable::Executable;
 use crate::exit::{self, Held, InFlight, Running};
 use crate::handle::Handle;
 use crate::kv::Lent;
+use crate::live::Live;
 use crate::metrics::{self, Counter, Metric};
 use crate::options::{ClientOptions, CompileOptions};
 use crate::plugin::Plugin;
@@ -49,6 +50,7 @@ pub(crate) struct Inner {
     addressable: Vec<DevicePtr>,
     ids: Vec<i32>,
     is_cpu: bool,
+    live: Live,
     disk_cache: Option<DiskCache>,
     _threads: Option<Threads>,
 }
@@ -195,6 +197,20 @@ impl Client {
     pub fn device_memory(&self, ordinal: usize) -> Result<Option<MemoryStats>> {
         // SAFETY: the pointer is one of this live client's devices.
         unsafe { device::memory_stats(self.api(), self.device_ptr(ordinal)?) }
+    }
+
+    /// Bytes of the arrays that this client's owners hold on a device, on every plugin; what programs
+    /// need while they run is not among them.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchDevice`].
+    pub fn live_bytes(&self, ordinal: usize) -> Result<u64> {
+        self.device_ptr(ordinal)?;
+        Ok(self.0.live.bytes(ordinal))
+    }
+
+    pub(crate) fn live(&self) -> &Live {
+        &self.0.live
     }
 
     /// Compiles a program written in StableHLO's text form, or loads it from the persistent cache
@@ -435,6 +451,7 @@ impl Inner {
                 .map(|d| device::id(api, *d))
                 .collect::<Result<Vec<_>>>()?;
             Ok(Inner {
+                live: Live::new(devices.len()),
                 in_flight: Arc::new(InFlight::new(devices.len())),
                 is_cpu: platform_name == "cpu",
                 platform_name,

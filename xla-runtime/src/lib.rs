@@ -76,6 +76,7 @@ mod flags;
 mod global;
 mod handle;
 mod hlo_text;
+mod live;
 mod named_value;
 mod options;
 mod plugin;

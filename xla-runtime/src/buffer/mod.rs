@@ -6,6 +6,7 @@ use crate::call::Extended;
 use crate::client::Client;
 use crate::event::Event;
 use crate::handle::Handle;
+use crate::signature::byte_len;
 use pjrt_sys as sys;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -60,6 +61,7 @@ impl Buffer {
     ) -> Result<Self> {
         // SAFETY: the caller vouches for the pointer.
         let handle = unsafe { Handle::new(client.api(), raw) }?;
+        client.live().add(device, byte_len(dtype, &shape));
         Ok(Buffer {
             handle,
             state: State(AtomicU32::new(0)),
@@ -105,7 +107,10 @@ impl Buffer {
             .0
             .compare_exchange(0, GONE, Ordering::AcqRel, Ordering::Acquire)
         {
-            Ok(_) => Claim::Granted,
+            Ok(_) => {
+                self.count_gone();
+                Claim::Granted
+            }
             Err(state) if state & GONE != 0 => Claim::Gone,
             Err(_) => Claim::InUse,
         }
@@ -113,7 +118,14 @@ impl Buffer {
 
     /// Takes back a granted claim before anything was done with it.
     pub(crate) fn release(&self) {
+        let bytes = byte_len(self.dtype, &self.shape);
+        self.client.live().add(self.device, bytes);
         self.state.0.fetch_and(!GONE, Ordering::AcqRel);
+    }
+
+    fn count_gone(&self) {
+        let bytes = byte_len(self.dtype, &self.shape);
+        self.client.live().remove(self.device, bytes);
     }
 
     /// After a failed execution: asks the plugin whether it took the memory all the same. Only the
@@ -125,7 +137,9 @@ impl Buffer {
         // SAFETY: the handle is live.
         let asked = unsafe { self.handle.api().PJRT_Buffer_IsDeleted(&mut args) };
         if asked.is_err() || args.is_deleted {
-            self.state.0.fetch_or(GONE, Ordering::AcqRel);
+            if self.state.0.fetch_or(GONE, Ordering::AcqRel) & GONE == 0 {
+                self.count_gone();
+            }
         } else if claimed {
             self.release();
         }
@@ -225,6 +239,14 @@ impl Buffer {
             .in_flight()
             .push(device, copy.ready()?.pending());
         Ok(copy)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if !self.is_deleted() {
+            self.count_gone();
+        }
     }
 }
 

@@ -13,7 +13,7 @@ struct Row {
     show: fn(f64) -> String,
 }
 
-const ROWS: [Row; 7] = [
+const ROWS: [Row; 8] = [
     Row {
         field: "step_s",
         title: "step, waited for",
@@ -27,6 +27,11 @@ const ROWS: [Row; 7] = [
     Row {
         field: "launch_s",
         title: "start to launch",
+        show: seconds,
+    },
+    Row {
+        field: "ready_s",
+        title: "start to parameters",
         show: seconds,
     },
     Row {
