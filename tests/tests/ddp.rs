@@ -102,6 +102,41 @@ fn a_step_is_one_program_and_compiles_once() {
     });
 }
 
+/// Four batches a step: gradients add up, and only the last pass averages them.
+#[test]
+fn accumulated_gradients_are_one_program_a_step() {
+    with_devices(2, || {
+        let outcomes = Launcher::new()
+            .devices(2)
+            .run(|rank| -> Result<(f32, [u64; 2])> {
+                dist::init_process_group("xla", "xla://")?;
+                let model = DistributedDataParallel::new(Linear::without_bias(1, 1, ())?)?;
+                let weight = &model.parameters()[0];
+                let batches: Vec<Tensor> = (0..4)
+                    .map(|i| Tensor::full([1, 1], (4 * rank + i) as f64, ()))
+                    .collect::<Result<_>>()?;
+                xla::sync()?.wait()?;
+                let scope = Scope::new();
+                let mut gradient = f32::NAN;
+                for _step in 0..3 {
+                    weight.zero_grad();
+                    let pass = |x| model.forward(x)?.sum((), false)?.div(4)?.backward();
+                    let (last, others) = batches.split_last().expect("four batches");
+                    model.no_sync(|| others.iter().try_for_each(pass))?;
+                    pass(last)?;
+                    gradient = weight.grad().map_or(Ok(f32::NAN), |g| g.item::<f32>())?;
+                }
+                Ok((gradient, [scope.compiles(), scope.executions()]))
+            })
+            .unwrap();
+        // The mean of 0 to 7, of which each replica has four.
+        for (gradient, counts) in outcomes {
+            assert_eq!(gradient, 3.5);
+            assert!(counts[0] <= 1 && counts[1] == 3, "{counts:?}");
+        }
+    });
+}
+
 #[test]
 fn a_rank_that_leaves_out_a_layer_is_divergence_on_every_rank() {
     with_devices(2, || {

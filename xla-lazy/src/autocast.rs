@@ -52,11 +52,9 @@ fn within<T>(lower: Option<DType>, f: impl FnOnce() -> T) -> T {
 /// since `bf16` has the range of `f32`.
 ///
 /// * In lower precision: `matmul`, `mm`, `bmm`, `addmm`, `baddbmm`, `einsum`, `tensordot`, `linear`,
-///   `bilinear`, convolutions, transposed ones, `prelu`, `scaled_dot_product_attention`, recurrent
-///   layers.
-/// * In `f32`: losses, `prod`, `trace`, `quantile`, `cdist`, `cholesky`, `solve_triangular`,
-///   `avg_pool3d`, `max_pool3d`, adaptive pooling in three dimensions, `pad` by reflection and
-///   replication, `grid_sample`.
+///   convolutions, transposed ones, `prelu`, `scaled_dot_product_attention`, layers of LSTM.
+/// * In `f32`: losses, `prod`, `trace`, `cdist`, `cholesky`, `cholesky_solve`, pooling over three
+///   axes, `pad` by replication, and by reflection of one or two axes.
 /// * In the widest dtype of their operands: `cat`, `stack`, `index_copy`.
 ///
 /// ```no_run

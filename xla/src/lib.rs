@@ -153,13 +153,16 @@ pub use xla_core::{
 pub use xla_dist as dist;
 pub use xla_launch::{Launcher, StartMethod, launch};
 pub use xla_lazy::{
-    BackwardOptions, Compiled, CompilerOption, Flat, FunctionContext, GeluApproximation, Generator,
-    GradOptions, HookHandle, HostNumber, Index, MeshgridIndexing, NanToNum, Notes, Number, Operand,
-    OwnerId, PadMode, Parts, RoundingMode, ScanOptions, ScatterReduce, SolveTriangularOptions,
-    State, StateVisitor, Stateless, SyncHandle, Tensor, TensorOptions, Tree, WhileOptions,
-    add_step_closure, add_step_closure_async, checkpoint, compile, compile_fn, default_generator,
-    enable_grad, fori_loop, function, grad, is_compiling, is_grad_enabled, manual_seed, no_grad,
-    optimization_barrier, scan, scan_with, set_grad_enabled, sync, while_loop, while_loop_with,
+    AutocastOptions, BackwardOptions, Compiled, CompilerOption, Flat, FunctionContext,
+    GeluApproximation, Generator, GradOptions, HookHandle, HostNumber, Index, MatmulPrecision,
+    MeshgridIndexing, NanToNum, Notes, Number, Operand, OwnerId, PadMode, Parts, RoundingMode,
+    ScanOptions, ScatterReduce, SolveTriangularOptions, State, StateVisitor, Stateless, SyncHandle,
+    Tensor, TensorOptions, Tree, WhileOptions, add_step_closure, add_step_closure_async, autocast,
+    autocast_with, checkpoint, compile, compile_fn, default_generator, enable_grad, fori_loop,
+    function, get_float32_matmul_precision, grad, is_autocast_enabled, is_compiling,
+    is_grad_enabled, manual_seed, no_grad, optimization_barrier, scan, scan_with,
+    set_float32_matmul_precision, set_grad_enabled, sync, while_loop, while_loop_with,
+    with_matmul_precision,
 };
 pub use xla_lazy::{debug, testing};
 pub use xla_nn as nn;

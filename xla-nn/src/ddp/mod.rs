@@ -174,6 +174,31 @@ impl<M: Module> DistributedDataParallel<M> {
 
     /// Runs `passes` without averaging the gradients of the backward passes in it: for accumulating
     /// gradients over several batches. The next pass outside averages what has been accumulated.
+    ///
+    /// Where nothing is synced or read between the passes, all of them, the average and the
+    /// optimizer's update are one program with one set of collectives:
+    ///
+    /// ```no_run
+    /// # use xla_core::Result;
+    /// # use xla_lazy::Tensor;
+    /// # use xla_nn::{DistributedDataParallel, Forward, Linear, optim::{Optimizer, Sgd}};
+    /// # fn demo(model: DistributedDataParallel<Linear>, mut optimizer: Sgd, batches: &[Tensor]) -> Result<()> {
+    /// let pass = |x: &Tensor| -> Result<()> {
+    ///     model.forward(x)?.mean((), false)?.div(batches.len() as f64)?.backward()
+    /// };
+    /// if let Some((last, others)) = batches.split_last() {
+    ///     model.no_sync(|| others.iter().try_for_each(pass))?;
+    ///     pass(last)?;
+    /// }
+    /// optimizer.step()?;
+    /// optimizer.zero_grad();
+    /// xla_lazy::sync()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Its size grows with the number of batches. [`xla_lazy::scan()`] over the batches, with
+    /// [`xla_lazy::grad()`] in the body and the sums of the gradients as the carry, compiles one.
     pub fn no_sync<T>(&self, passes: impl FnOnce() -> T) -> T {
         struct Resume<'a>(Option<&'a Reducer>);
         impl Drop for Resume<'_> {

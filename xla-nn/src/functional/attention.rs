@@ -4,6 +4,7 @@ use super::{accumulator, floating};
 use smallvec::smallvec;
 use std::panic::Location;
 use xla_core::{DType, Dims, Error, Result, Shape};
+use xla_lazy::autocast::lower;
 use xla_lazy::stablehlo::{Compare, Func, Reduction, Value};
 use xla_lazy::{Derivative, InputType, Operand, Operator, Saves, Tensor, Ty, Vjp, record_op, ty};
 
@@ -142,6 +143,7 @@ pub fn scaled_dot_product_attention(
 ) -> Result<Tensor> {
     const OP: &str = Weights::NAME;
     let at = Location::caller();
+    let [query, key, value] = [&*lower(query)?, &*lower(key)?, &*lower(value)?];
     checked(OP, [query, key, value], &options).map_err(|e| e.at(at))?;
     let features = query.size(-1)?;
     let scale = options

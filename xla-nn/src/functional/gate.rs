@@ -4,6 +4,7 @@ use super::floating;
 use std::panic::Location;
 use xla_core::{Error, Result};
 use xla_lazy::Tensor;
+use xla_lazy::autocast::lower;
 
 /// The gated linear unit: the first half of the input along `dim` times the sigmoid of the second
 /// ([Dauphin et al. 2016](https://arxiv.org/abs/1612.08083)).
@@ -41,6 +42,7 @@ pub fn glu(input: &Tensor, dim: i64) -> Result<Tensor> {
 pub fn prelu(input: &Tensor, weight: &Tensor) -> Result<Tensor> {
     const OP: &str = "prelu";
     let at = Location::caller();
+    let (input, weight) = (&*lower(input)?, &*lower(weight)?);
     floating(OP, "an input", input).map_err(|e| e.at(at))?;
     if weight.dtype() != input.dtype() {
         return Err(Error::dtype(OP, input.dtype().name(), weight.dtype()).at(at));

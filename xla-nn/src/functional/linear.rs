@@ -3,6 +3,7 @@
 use std::panic::Location;
 use xla_core::{Error, Result};
 use xla_lazy::Tensor;
+use xla_lazy::autocast::lower;
 
 /// `x Wᵀ + b` over the last axis of the input: from `[.., inputs]` to `[.., outputs]`, with a
 /// `weight` of `[outputs, inputs]` (or `[inputs]`, when the last axis vanishes) and a `bias` of
@@ -15,6 +16,9 @@ use xla_lazy::Tensor;
 pub fn linear(input: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     const OP: &str = "linear";
     let at = Location::caller();
+    let (input, weight) = (&*lower(input)?, &*lower(weight)?);
+    let bias = bias.map(lower).transpose()?;
+    let bias = bias.as_deref();
     let (inputs, outputs) = match *weight.dims() {
         [outputs, inputs] => (inputs, Some(outputs)),
         [inputs] => (inputs, None),

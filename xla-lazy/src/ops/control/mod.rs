@@ -8,6 +8,8 @@ mod derivative;
 mod looped;
 mod run;
 mod scan;
+#[cfg(test)]
+mod tests;
 mod while_loop;
 
 pub(crate) use barrier::after;

@@ -7,6 +7,7 @@ use super::window::{LIMIT, PerAxis, Window, batched, covered};
 use operator::{Convolution, INPUT, OUTPUT};
 use std::panic::Location;
 use xla_core::{Dims, Error, Result};
+use xla_lazy::autocast::lower;
 use xla_lazy::{Tensor, get_float32_matmul_precision, record_op};
 
 /// How many elements the input has before and after it.
@@ -148,6 +149,9 @@ fn conv<const N: usize>(
     bias: Option<&Tensor>,
     options: &ConvOptions,
 ) -> Result<Tensor> {
+    let (input, weight) = (&*lower(input)?, &*lower(weight)?);
+    let bias = bias.map(lower).transpose()?;
+    let bias = bias.as_deref();
     let (x, single) = batched::<N>(op, input)?;
     check::<N>(op, input, weight, bias, |w| w[0])?;
     let channels = x.dims()[1];
@@ -227,6 +231,9 @@ fn conv_transpose<const N: usize>(
     bias: Option<&Tensor>,
     options: &ConvTransposeOptions,
 ) -> Result<Tensor> {
+    let (input, weight) = (&*lower(input)?, &*lower(weight)?);
+    let bias = bias.map(lower).transpose()?;
+    let bias = bias.as_deref();
     let (x, single) = batched::<N>(op, input)?;
     let groups = options.groups;
     check::<N>(op, input, weight, bias, |w| w[1].saturating_mul(groups))?;

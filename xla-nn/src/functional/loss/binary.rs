@@ -4,6 +4,7 @@ use super::{Reduction, rounded, same_shape};
 use smallvec::smallvec;
 use std::panic::Location;
 use xla_core::{Error, Result};
+use xla_lazy::autocast::full;
 use xla_lazy::stablehlo::{Func, Value};
 use xla_lazy::{Derivative, InputType, OpEntry, Operator, Saves, Tensor, Ty, Vjp, record};
 
@@ -59,6 +60,7 @@ pub fn binary_cross_entropy_with_logits(
 ) -> Result<Tensor> {
     const OP: &str = "binary_cross_entropy_with_logits";
     let at = Location::caller();
+    let input = &*full(input)?;
     same_shape(OP, input, target).map_err(|e| e.at(at))?;
     weights(OP, input, [options.weight, options.pos_weight]).map_err(|e| e.at(at))?;
     let losses = |x: &Tensor| {
@@ -134,6 +136,7 @@ pub fn binary_cross_entropy(
     const OP: &str = BinaryCrossEntropy::NAME;
     static ENTRY: OpEntry = OpEntry::of(&BinaryCrossEntropy);
     let at = Location::caller();
+    let input = &*full(input)?;
     same_shape(OP, input, target).map_err(|e| e.at(at))?;
     weights(OP, input, [options.weight, None]).map_err(|e| e.at(at))?;
     let losses = |x: &Tensor| {

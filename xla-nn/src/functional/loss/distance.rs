@@ -3,6 +3,7 @@
 use super::{Reduction, pair, rounded};
 use std::panic::Location;
 use xla_core::{Error, Result};
+use xla_lazy::autocast::full;
 use xla_lazy::{Number, Tensor};
 
 /// `(input - target)²`.
@@ -12,6 +13,7 @@ use xla_lazy::{Number, Tensor};
 #[track_caller]
 pub fn mse_loss(input: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
     let at = Location::caller();
+    let input = &*full(input)?;
     pair("mse_loss", input, target).map_err(|e| e.at(at))?;
     rounded(input, reduction, |x| x.sub(target)?.square()).map_err(|e| e.relocated(at))
 }
@@ -23,6 +25,7 @@ pub fn mse_loss(input: &Tensor, target: &Tensor, reduction: Reduction) -> Result
 #[track_caller]
 pub fn l1_loss(input: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
     let at = Location::caller();
+    let input = &*full(input)?;
     pair("l1_loss", input, target).map_err(|e| e.at(at))?;
     rounded(input, reduction, |x| x.sub(target)?.abs()).map_err(|e| e.relocated(at))
 }
@@ -49,6 +52,7 @@ pub fn smooth_l1_loss(
 ) -> Result<Tensor> {
     const OP: &str = "smooth_l1_loss";
     let at = Location::caller();
+    let input = &*full(input)?;
     let beta = beta.into().to_f64();
     if beta.is_nan() || beta < 0.0 {
         return Err(Error::argument(OP, "beta", "a number of at least 0", beta).at(at));
@@ -75,6 +79,7 @@ pub fn huber_loss(
 ) -> Result<Tensor> {
     const OP: &str = "huber_loss";
     let at = Location::caller();
+    let input = &*full(input)?;
     let delta = delta.into().to_f64();
     if delta.is_nan() || delta <= 0.0 {
         return Err(Error::argument(OP, "delta", "a positive number", delta).at(at));

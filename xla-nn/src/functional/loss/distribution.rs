@@ -5,6 +5,7 @@ use std::f64::consts::PI;
 use std::panic::Location;
 use xla_core::{Error, Result};
 use xla_lazy::Tensor;
+use xla_lazy::autocast::full;
 
 /// `x log x`, 0 at 0, where it has no derivative: that is NaN, as in PyTorch.
 fn x_log_x(x: &Tensor) -> Result<Tensor> {
@@ -43,6 +44,7 @@ pub struct KlDivOptions {
 #[track_caller]
 pub fn kl_div(input: &Tensor, target: &Tensor, options: KlDivOptions) -> Result<Tensor> {
     let at = Location::caller();
+    let (input, target) = (&*full(input)?, &*full(target)?);
     pair("kl_div", input, target).map_err(|e| e.at(at))?;
     let terms = |x: &Tensor| match options.log_target {
         true => target.exp()?.mul(&target.sub(x)?),
@@ -99,6 +101,7 @@ pub fn poisson_nll_loss(
     options: PoissonNllOptions,
 ) -> Result<Tensor> {
     let at = Location::caller();
+    let (input, target) = (&*full(input)?, &*full(target)?);
     pair("poisson_nll_loss", input, target).map_err(|e| e.at(at))?;
     let losses = |x: &Tensor| {
         let losses = match options.log_input {

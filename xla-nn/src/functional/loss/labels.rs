@@ -5,6 +5,7 @@ use crate::functional::{accumulator, floating};
 use smallvec::smallvec;
 use std::panic::Location;
 use xla_core::{DType, Dims, Error, Result, Shape};
+use xla_lazy::autocast::full;
 use xla_lazy::stablehlo::{Compare, Func, Reduction as Combine, Value};
 use xla_lazy::{Derivative, InputType, Operator, Saves, Tensor, Ty, Vjp, record_op, ty};
 
@@ -326,6 +327,7 @@ pub fn cross_entropy(
 ) -> Result<Tensor> {
     const OP: &str = "cross_entropy";
     let at = Location::caller();
+    let input = &*full(input)?;
     let axis = class_axis(OP, input).map_err(|e| e.at(at))?;
     let classes = input.dims()[axis];
     class_weights(OP, options.weight, classes).map_err(|e| e.at(at))?;
@@ -429,6 +431,7 @@ impl Default for NllLossOptions<'_> {
 pub fn nll_loss(input: &Tensor, target: &Tensor, options: NllLossOptions<'_>) -> Result<Tensor> {
     const OP: &str = "nll_loss";
     let at = Location::caller();
+    let input = &*full(input)?;
     let axis = class_axis(OP, input).map_err(|e| e.at(at))?;
     let classes = input.dims()[axis];
     class_weights(OP, options.weight, classes).map_err(|e| e.at(at))?;

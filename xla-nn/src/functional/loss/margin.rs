@@ -3,6 +3,7 @@
 use super::{Reduction, pair, rounded};
 use std::panic::Location;
 use xla_core::{Error, Result};
+use xla_lazy::autocast::full;
 use xla_lazy::{Number, Tensor};
 
 /// `input` where the target is 1, `max(0, margin - input)` where it is -1. The margin is data of the
@@ -18,6 +19,7 @@ pub fn hinge_embedding_loss(
     reduction: Reduction,
 ) -> Result<Tensor> {
     let at = Location::caller();
+    let input = &*full(input)?;
     let margin = margin.into();
     pair("hinge_embedding_loss", input, target).map_err(|e| e.at(at))?;
     let losses = |x: &Tensor| {
@@ -43,6 +45,7 @@ pub fn margin_ranking_loss(
 ) -> Result<Tensor> {
     const OP: &str = "margin_ranking_loss";
     let at = Location::caller();
+    let first = &*full(first)?;
     let margin = margin.into();
     pair(OP, first, second).map_err(|e| e.at(at))?;
     pair(OP, first, target).map_err(|e| e.at(at))?;
@@ -60,6 +63,7 @@ pub fn margin_ranking_loss(
 #[track_caller]
 pub fn soft_margin_loss(input: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
     let at = Location::caller();
+    let input = &*full(input)?;
     pair("soft_margin_loss", input, target).map_err(|e| e.at(at))?;
     rounded(input, reduction, |x| x.mul(target)?.logsigmoid()?.neg()).map_err(|e| e.relocated(at))
 }
@@ -80,6 +84,7 @@ pub fn cosine_embedding_loss(
 ) -> Result<Tensor> {
     const OP: &str = "cosine_embedding_loss";
     let at = Location::caller();
+    let first = &*full(first)?;
     let margin = margin.into();
     pair(OP, first, second).map_err(|e| e.at(at))?;
     let batched = first.rank().max(second.rank());
@@ -144,6 +149,8 @@ pub fn triplet_margin_loss(
 ) -> Result<Tensor> {
     const OP: &str = "triplet_margin_loss";
     let at = Location::caller();
+    let (anchor, positive) = (&*full(anchor)?, &*full(positive)?);
+    let negative = &*full(negative)?;
     pair(OP, anchor, positive).map_err(|e| e.at(at))?;
     pair(OP, anchor, negative).map_err(|e| e.at(at))?;
     if anchor.rank() == 0 {

@@ -1,6 +1,7 @@
 //! Pooling to a given size.
 
 use super::avg::{AvgPoolOptions, avg_pool};
+use super::cast;
 use super::max::{MaxPoolOptions, MaxPoolPick, max_pool};
 use crate::functional::floating;
 use crate::functional::resample::{Axis, Filter, resample};
@@ -92,6 +93,7 @@ pub(in crate::functional) fn adaptive_avg<const N: usize>(
     input: &Tensor,
     size: &OutputSize,
 ) -> Result<Tensor> {
+    let input = &*cast::<N>(input)?;
     let (before, after) = sizes::<N>(op, input, size)?;
     floating(op, "an input", input)?;
     let first = input.rank() - N;
@@ -148,6 +150,7 @@ fn adaptive_max<const N: usize>(
     size: &OutputSize,
     indices: bool,
 ) -> Result<(Tensor, Option<Tensor>)> {
+    let input = &*cast::<N>(input)?;
     let (before, after) = sizes::<N>(op, input, size)?;
     let options = MaxPoolOptions::default();
     if after.contains(&0) {

@@ -1,6 +1,6 @@
 //! Average pooling.
 
-use super::{PoolOptions, windows, with_spatial};
+use super::{PoolOptions, cast, windows, with_spatial};
 use crate::functional::accumulator;
 use crate::functional::window::{PerAxis, Window, batched};
 use std::panic::Location;
@@ -166,6 +166,7 @@ pub(super) fn avg_pool<const N: usize>(
     kernel: &PerAxis,
     options: &AvgPoolOptions,
 ) -> Result<Tensor> {
+    let input = &*cast::<N>(input)?;
     batched::<N>(op, input)?;
     if !(input.dtype().is_float() || input.dtype() == DType::I64) {
         let expected = "a floating-point dtype or i64";

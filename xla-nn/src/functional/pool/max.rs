@@ -1,6 +1,6 @@
 //! Max pooling.
 
-use super::{PoolOptions, windows, with_spatial};
+use super::{PoolOptions, cast, windows, with_spatial};
 use crate::functional::window::{PerAxis, Window, batched};
 use std::panic::Location;
 use xla_core::{DType, Dims, Error, Result, Shape};
@@ -249,6 +249,7 @@ pub(super) fn max_pool<const N: usize>(
     kernel: &PerAxis,
     options: &MaxPoolOptions,
 ) -> Result<(Tensor, Window)> {
+    let input = &*cast::<N>(input)?;
     batched::<N>(op, input)?;
     if input.dtype() == DType::Bool {
         let expected = "an integer or floating-point dtype";

@@ -18,8 +18,10 @@ pub use max::{
 pub(super) use adaptive::adaptive_avg;
 
 use super::window::{LIMIT, PerAxis, Window, covered};
+use std::borrow::Cow;
 use xla_core::{Dims, Error, Result, Shape};
 use xla_lazy::Tensor;
+use xla_lazy::autocast::full;
 
 /// What all pooling operators have in common.
 struct PoolOptions<'a> {
@@ -27,6 +29,14 @@ struct PoolOptions<'a> {
     padding: &'a PerAxis,
     dilation: &'a PerAxis,
     ceil_mode: bool,
+}
+
+/// Under autocast pooling over three axes computes in `f32`.
+fn cast<const N: usize>(input: &Tensor) -> Result<Cow<'_, Tensor>> {
+    match N {
+        3 => full(input),
+        _ => Ok(Cow::Borrowed(input)),
+    }
 }
 
 /// The windows of a pooling operator over the spatial axes of a batch, by PyTorch's rules.

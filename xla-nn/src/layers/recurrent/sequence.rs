@@ -5,9 +5,11 @@ use super::cell::{Kind, State, Weights};
 use crate::layers::at_users_line;
 use crate::module::as_state;
 use crate::{Module, Training, Visitor, functional};
+use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::panic::Location;
 use xla_core::{Error, Result};
+use xla_lazy::autocast::lower;
 use xla_lazy::{Tensor, TensorOptions};
 
 /// Layers of one or two directions each.
@@ -196,6 +198,18 @@ impl Sequence {
     ) -> Result<(Tensor, State)> {
         let all = &self.options;
         let op = all.kind.name();
+        // Under autocast an LSTM's memory has the lower precision too, as in PyTorch; the others' states
+        // keep theirs.
+        let lowered = |x| match all.kind {
+            Kind::Lstm => lower(x),
+            _ => Ok(Cow::Borrowed(x)),
+        };
+        let input = &*lowered(input)?;
+        let (hidden, memory) = (
+            hidden.map(lowered).transpose()?,
+            memory.map(lowered).transpose()?,
+        );
+        let (hidden, memory) = (hidden.as_deref(), memory.as_deref());
         let fits = matches!(input.rank(), 2 | 3) && input.dims().last() == Some(&all.inputs);
         if !fits {
             let expected = format!(
