@@ -56,9 +56,11 @@ pub struct Config {
 pub struct Debugging {
     /// `log`: every compilation and execution is printed to standard error, with its cause.
     pub log: bool,
-    /// `index`: an index computed on the device that is out of range is an error at the next read.
+    /// `index`: an index computed on the device that is out of range is an error of the
+    /// `sync` or read that runs the program.
     pub index: bool,
-    /// `nan`: the first operator that produces a NaN is an error at the next read.
+    /// `nan`: the first operator of a program that produces a NaN is an error of the `sync` or read
+    /// that runs it.
     pub nan: bool,
 }
 

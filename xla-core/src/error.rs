@@ -278,6 +278,16 @@ pub enum Error {
         /// The use that failed.
         what: &'static str,
     },
+    /// A NaN, where `XLA_DEBUG=nan` looks for them.
+    #[error("{op}: produced a NaN{at}{note}")]
+    NotANumber {
+        /// The first operator of the program with one in its result.
+        op: &'static str,
+        /// Where it may come from (starts with its own separator).
+        note: String,
+        /// The call.
+        at: Site,
+    },
     /// Something did not happen in time.
     #[error("{what} did not finish within {after:?}{advice}")]
     Deadline {
@@ -663,6 +673,7 @@ impl Error {
             | Error::Argument { at, .. }
             | Error::Autograd { at, .. }
             | Error::InBody { at, .. }
+            | Error::NotANumber { at, .. }
             | Error::Step { at, .. }
             | Error::StateDict { at, .. }
             | Error::GraphBreak { at, .. }

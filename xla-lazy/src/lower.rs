@@ -1,5 +1,6 @@
 //! From a recording to StableHLO: the part of it that the outputs need.
 
+use crate::debug::checks::{self, Checks};
 use crate::stablehlo::{Func, Value};
 use crate::trace::{Input, NumberClass, Recording, flag, number_type};
 use crate::ty::{Ty, ty};
@@ -29,6 +30,8 @@ pub(crate) struct Lowered {
     pub(crate) donated: Vec<usize>,
     pub(crate) results: Vec<Ty>,
     pub(crate) operators: usize,
+    /// What the results after those of the extent tell.
+    pub(crate) checks: Checks,
 }
 
 /// What is to be lowered: the first `len` nodes, with these outputs and donated parameters.
@@ -88,6 +91,10 @@ pub(crate) fn lower(recording: &Recording, extent: &Extent, name: &str) -> Resul
         });
     }
     let mut f = Func::new();
+    if checks::watches_indices() {
+        f.begin_watching();
+    }
+    let mut watched = Vec::new();
     let mut values: Vec<Option<Value>> = vec![None; extent.len];
     let mut arguments = Vec::new();
     let mut donated = Vec::new();
@@ -154,12 +161,15 @@ pub(crate) fn lower(recording: &Recording, extent: &Extent, name: &str) -> Resul
             });
         }
         values[index] = Some(value);
+        watched.extend(f.take_watched().into_iter().map(|w| (index as u32, w)));
     }
     let mut results: Vec<Value> = extent
         .live
         .iter()
         .filter_map(|&i| values[i as usize])
         .collect();
+    let (checks, told) = Checks::lower(&mut f, &values, watched);
+    results.extend(told);
     results.extend(f.order());
     let types = results.iter().map(|v| v.ty()).collect();
     let text = f.finish(name, &results);
@@ -169,6 +179,7 @@ pub(crate) fn lower(recording: &Recording, extent: &Extent, name: &str) -> Resul
         donated,
         results: types,
         operators,
+        checks,
     })
 }
 

@@ -7,6 +7,7 @@ mod words;
 pub(crate) use key::Placement;
 
 use crate::compiled::{CompilerOption, FunctionOptions};
+use crate::debug::checks::Checks;
 use crate::debug::log;
 use crate::debug::{Memory, Part, Size};
 use crate::lower::{self, Argument, Extent, Lowered};
@@ -40,6 +41,8 @@ pub(crate) struct Compiled {
     /// Parameters of the recording that get a new value from it and are not overwritten.
     pub(crate) kept: Vec<u32>,
     pub(crate) size: Size,
+    /// What the results beyond the extent's tell.
+    pub(crate) checks: Checks,
 }
 
 /// Programs that are remembered for a line, to say how a new one differs.
@@ -199,6 +202,7 @@ fn compile(
         size,
         arguments,
         donated: lowered.donated,
+        checks: lowered.checks,
     })
 }
 

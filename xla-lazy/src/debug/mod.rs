@@ -1,5 +1,6 @@
 //! Seeing what happens: what is compiled and executed, and why.
 
+pub(crate) mod checks;
 pub(crate) mod donation;
 pub(crate) mod log;
 mod program;

@@ -67,9 +67,11 @@ impl Func {
         let outer = std::mem::take(&mut self.body);
         // Values of a block are not seen outside of it.
         let calls = std::mem::take(&mut self.calls);
+        let watched = self.watched.take();
         let arguments: Vec<Value> = arguments.iter().map(|ty| self.fresh(ty)).collect();
         let results = block(self, &arguments);
         self.calls = calls;
+        self.watched = watched;
         let inner = std::mem::replace(&mut self.body, outer);
         let results = results?;
         let declared = join(

@@ -4,6 +4,7 @@
 use super::control::Calls;
 use super::effect::Effects;
 use super::tensor_type;
+use super::watch::WatchedIndex;
 use crate::MatmulPrecision;
 use crate::ty::{Ty, ty};
 use std::fmt::{Display, Write};
@@ -106,6 +107,8 @@ pub struct Func {
     pub(super) effects: Option<Effects>,
     pub(super) calls: Calls,
     precision: MatmulPrecision,
+    /// What indices are watched, if any are.
+    pub(super) watched: Option<Vec<WatchedIndex>>,
 }
 
 impl Func {

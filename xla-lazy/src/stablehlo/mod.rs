@@ -6,9 +6,11 @@ mod effect;
 mod func;
 mod shape_ops;
 mod sort;
+mod watch;
 mod window;
 
 pub use func::{Compare, Func, Reduction, Value};
+pub(crate) use watch::WatchedIndex;
 pub use window::ConvolutionWindow;
 
 use xla_core::{DType, Shape};

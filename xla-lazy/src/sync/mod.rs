@@ -206,14 +206,16 @@ pub(crate) fn flush_whole(trace: &Arc<Trace>, cause: Cause) -> Result<Option<Arc
         // nothing computes, who reads one would wait for ever.
         let ran = catch_unwind(AssertUnwindSafe(|| {
             let (extent, gang) = settle(&pending)?;
-            let (program, outputs) = run(trace, &pending, &extent, gang.as_ref(), cause)?;
-            Ok((extent, gang.is_some(), program, outputs))
+            let ran = run(trace, &pending, &extent, gang.as_ref(), cause)?;
+            Ok((extent, gang.is_some(), ran))
         }));
         match ran {
-            Ok(Ok((extent, met_gang, program, outputs))) => {
+            Ok(Ok((extent, met_gang, ran))) => {
                 programs += 1;
-                whole = program.filter(|_| programs == 1 && extent.len == pending.len());
-                fill(trace, pending, &extent, met_gang, outputs);
+                let all = programs == 1 && extent.len == pending.len();
+                whole = ran.program.filter(|_| all);
+                fill(trace, pending, &extent, met_gang, ran.outputs);
+                ran.verdict?;
             }
             Ok(Err(error)) => return Err(fail(trace, pending, error)),
             Err(panic) => {
@@ -296,7 +298,7 @@ fn run(
     extent: &Extent,
     gang: Option<&Arc<dyn Gang>>,
     cause: Cause,
-) -> Result<(Option<Arc<Program>>, Vec<DeviceValue>)> {
+) -> Result<Ran> {
     let ready = prepare(trace, pending, extent, gang, cause);
     let start = match gang {
         Some(gang) => {
@@ -316,7 +318,11 @@ fn run(
         mut outcomes,
     }) = ready?
     else {
-        return Ok((None, Vec::new()));
+        return Ok(Ran {
+            program: None,
+            outputs: Vec::new(),
+            verdict: Ok(()),
+        });
     };
     outcomes.extend(start.outcome.clone());
     let compiled = program.compiled()?;
@@ -340,9 +346,22 @@ fn run(
         gang,
         ordered: extent.ordered,
     };
-    let (info, outputs) = launch.start(trace, start)?;
+    let (info, mut outputs) = launch.start(trace, start)?;
     report(trace, pending, extent, compiled, &withheld, info, cause);
-    Ok((Some(program), outputs))
+    let checks = &compiled.checks;
+    let told = outputs.split_off(outputs.len() - checks.results());
+    // The results are there whatever is found in them: they can be looked at.
+    let verdict = told
+        .iter()
+        .map(DeviceValue::to_literal)
+        .collect::<Result<Vec<_>>>()
+        .and_then(|told| checks.verdict(recording, &extent.live, &told));
+    let unwatched = checks.results() == 0;
+    Ok(Ran {
+        program: Some(program).filter(|_| unwatched),
+        outputs,
+        verdict,
+    })
 }
 
 /// A program that is about to be executed, with all that it needs.
@@ -397,6 +416,16 @@ impl Launch<'_> {
         drop(state);
         Ok((info, execution.outputs.into_iter().map(value).collect()))
     }
+}
+
+/// What an execution gave.
+struct Ran {
+    /// The program, where it can run again without its recording.
+    program: Option<Arc<Program>>,
+    /// The values of the extent's live nodes.
+    outputs: Vec<DeviceValue>,
+    /// What was found where values or indices are watched.
+    verdict: Result<()>,
 }
 
 /// Tells whoever asks what was just started.

@@ -110,13 +110,14 @@ impl Operator for Positions {
         let zero = constant(f, 0);
         let mut place = zero;
         let mut valid = f.constant(DType::Bool, &self.shape, 1.0);
-        for (&index, &size) in inputs.iter().zip(&self.sizes) {
+        for (axis, (&index, &size)) in inputs.iter().zip(&self.sizes).enumerate() {
             let index = f.convert(index, DType::I64);
             let index = f.broadcast_to(index, &self.shape)?;
             let length = constant(f, size as i64);
             let negative = f.compare(Compare::Lt, index, zero);
             let from_end = f.binary("add", index, length);
             let index = f.select(negative, from_end, index);
+            f.watch_indices(index, axis, size);
             let within = in_range(f, index, size);
             valid = f.binary("and", valid, within);
             let before = f.binary("multiply", place, length);

@@ -59,6 +59,9 @@ impl Operator for Gather {
             }
         };
         let indices = widened(f, inputs[1], size);
+        if self.outside == Outside::Fill {
+            f.watch_indices(indices, self.axis, size);
+        }
         Ok(guard(f, values, indices, size, &axes, self.outside))
     }
 }

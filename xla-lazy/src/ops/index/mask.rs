@@ -158,7 +158,9 @@ impl Tensor {
         let at = Location::caller();
         let mask = self.spread_mask(OP, mask, at)?;
         self.same_dtype(OP, source, at)?;
-        let values = source.reshape([-1])?.index_select(0, &ranks(&mask)?)?;
+        let values = source
+            .reshape([-1])?
+            .index_select(0, &ranks(&mask)?.clamp_min(0)?)?;
         mask.select_from(&values.reshape(mask.shape())?, self)
     }
 

@@ -51,6 +51,7 @@ pub(super) fn linear(f: &mut Func, indices: Value, x: &Shape, axis: usize, drop:
     if !drop {
         return place;
     }
+    f.watch_indices(indices, axis, x[axis]);
     let valid = in_range(f, indices, x[axis]);
     let none = constant(f, x.numel());
     f.select(valid, place, none)

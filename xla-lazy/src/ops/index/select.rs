@@ -51,6 +51,9 @@ impl Operator for IndexSelect {
         }
         let indices = widened(f, inputs[1], size);
         let indices = f.reshape(indices, &Shape::new(&[out.shape()[self.axis]]));
+        if self.outside == Outside::Fill {
+            f.watch_indices(indices, self.axis, size);
+        }
         let values = f.take(inputs[0], indices, self.axis);
         Ok(guard(f, values, indices, size, &[self.axis], self.outside))
     }
@@ -64,6 +67,7 @@ fn write(f: &mut Func, inputs: &[Value], axis: usize, reduction: Option<Reductio
     }
     let indices = widened(f, inputs[1], x.shape()[axis]);
     let indices = f.reshape(indices, &Shape::new(&[count]));
+    f.watch_indices(indices, axis, x.shape()[axis]);
     let wide = match reduction {
         Some(_) => accumulator(x.dtype()),
         None => x.dtype(),
