@@ -4,7 +4,7 @@ use DType::{BF16, F32, F64};
 use tests::check::{close, values};
 use tests::with_devices;
 use xla::nn::functional as f;
-use xla::nn::{Forward, Gru, Linear, Lstm};
+use xla::nn::{Gru, Linear, Lstm};
 use xla::{
     AutocastOptions, DType, Error, PadMode, Result, SolveTriangularOptions, Tensor, autocast,
     autocast_with, is_autocast_enabled,
@@ -15,7 +15,7 @@ fn t(dims: &[usize], dtype: DType) -> Result<Tensor> {
 }
 
 fn square(dtype: DType) -> Result<Tensor> {
-    Tensor::eye(3, dtype)
+    Tensor::eye(3, 3, dtype)
 }
 
 type Case = (&'static str, fn(DType) -> Result<Tensor>, [DType; 2]);
@@ -367,8 +367,8 @@ fn dtypes_are_pytorchs() {
         }
         let layers = || -> Result<[DType; 2]> {
             let x = t(&[2, 1, 3], F32)?;
-            let lstm = Lstm::new(3, 4, ())?.forward(&x)?;
-            let gru = Gru::new(3, 4, ())?.forward(&x)?;
+            let lstm = Lstm::new(3, 4, ())?.forward(&x, None)?;
+            let gru = Gru::new(3, 4, ())?.forward(&x, None)?;
             Ok([lstm.0.dtype(), gru.0.dtype()])
         };
         assert_eq!(autocast(layers).unwrap(), [BF16, F32]);
@@ -390,12 +390,12 @@ fn a_step_keeps_parameters_and_gradients_in_f32() {
             let lowered = autocast(|| loss(&x))?;
             assert_eq!(lowered.dtype(), F32);
             lowered.backward()?;
-            let gradient = first.weight.grad().expect("a gradient");
+            let gradient = first.weight().grad().expect("a gradient");
             assert_eq!(gradient.dtype(), F32);
             let mixed = values(&gradient)?;
-            first.weight.zero_grad();
+            first.weight().zero_grad();
             exact.backward()?;
-            let full = values(&first.weight.grad().expect("a gradient"))?;
+            let full = values(&first.weight().grad().expect("a gradient"))?;
             // bf16 has 8 bits of precision, and the gradients are below 1.
             close("gradient", &mixed, &full, 0.01);
             close("loss", &values(&lowered)?, &values(&exact)?, 0.01);

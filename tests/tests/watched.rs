@@ -1,7 +1,7 @@
 //! `XLA_DEBUG=nan` and `XLA_DEBUG=index`: what a fused program tells about the values inside of it.
 
 use tests::with_env;
-use xla::nn::{Forward, Linear, Module};
+use xla::nn::{Linear, Module};
 use xla::optim::Optimizer;
 use xla::{Error, Result, Tensor, optim};
 
@@ -109,7 +109,7 @@ fn an_index_out_of_range_is_an_error() {
             panic!("{error}");
         };
         assert_eq!(at.location().map(|l| l.line()), Some(line));
-        let written = table.index_add(0, &beyond, &table.narrow(0, 0, 2)?, 1)?;
+        let written = table.index_add(0, &beyond, &table.narrow(0, 0, 2)?, None)?;
         let error = written.to_vec::<f32>().unwrap_err();
         assert!(
             matches!(error, Error::IndexOutOfRange { index: 10, .. }),

@@ -3,14 +3,16 @@
 
 use crate::buffer::{Buffer, Claim};
 use crate::call::Extended;
-use crate::event::Event;
+use crate::event::{Event, on_ready};
 use crate::executable::{Executable, Placement, Program};
 use crate::metrics::{self, Counter, Metric};
 use crate::options::ExecuteOptions;
+use crate::profiler;
 use crate::signature::describe;
 use pjrt_sys as sys;
 use smallvec::{SmallVec, smallvec};
 use std::ptr;
+use std::time::Instant;
 use xla_core::{Error, Result};
 
 /// What one device's run of a program gives back at once, while it still computes.
@@ -290,6 +292,7 @@ impl Program {
             a.device_complete_events = events.as_mut_ptr();
             a.execute_device = execute_device;
         });
+        let began = Instant::now();
         let watch = Metric::ExecuteTime.start();
         // SAFETY: executable, device and arguments are live and of one client; the arguments have the
         // program's count, dtypes and shapes; there is room for as many outputs as the compiled
@@ -309,6 +312,12 @@ impl Program {
             // the outputs being what the signature says (checked when the program was compiled).
             unsafe {
                 let done = Event::new(&self.client, "an execution", events[row])?;
+                if profiler::is_running() {
+                    // Where that cannot be arranged, the device's row lacks a span.
+                    let _ = on_ready(done.handle(), move || {
+                        profiler::record_on_device("program", device, began);
+                    });
+                }
                 self.client.in_flight().push(device, done.pending());
                 let outputs = outputs[row * num_outputs..][..num_outputs]
                     .iter()

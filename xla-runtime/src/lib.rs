@@ -57,6 +57,7 @@ pub mod kv;
 pub mod meeting;
 pub mod metrics;
 pub mod process;
+pub mod profiler;
 
 mod abandon;
 mod blob;

@@ -168,7 +168,7 @@ pub use xla_lazy::{debug, testing};
 pub use xla_nn as nn;
 pub use xla_nn::{data, optim};
 pub use xla_runtime::context::ReplicaContext;
-pub use xla_runtime::{RealDevice, metrics};
+pub use xla_runtime::{RealDevice, metrics, profiler};
 
 use std::sync::Arc;
 use xla_core::Config;

@@ -8,6 +8,7 @@ mod again;
 mod cause;
 mod donation;
 mod pending;
+mod timeline;
 mod value;
 
 pub(crate) use crate::cache::Program;
@@ -35,6 +36,7 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use timeline::Running;
 use value::StepInfo;
 use xla_core::{DType, Device, Error, Literal, Result, Shape};
 use xla_runtime::metrics::{self, Counter, Metric};
@@ -201,6 +203,7 @@ pub(crate) fn flush_whole(trace: &Arc<Trace>, cause: Cause) -> Result<Option<Arc
     let _serial = trace.serial()?;
     while let Some(pending) = cut(trace) {
         Metric::TensorsGraphSize.record(pending.len() as f64);
+        let _running = Running::begin(cause, pending.len());
         let pending = Arc::new(pending);
         // Lowering calls operators from outside. Were a panic there to leave values pending that
         // nothing computes, who reads one would wait for ever.

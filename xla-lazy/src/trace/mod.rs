@@ -16,7 +16,7 @@ pub(crate) use recording::{
     Input, Node, NumberClass, Numbers, Overwrite, PARAMETER, Param, Recording, Slot, flag,
     next_epoch, number_type,
 };
-pub(crate) use region::{Argument, Recorded, Region, Step, Tape, record_region};
+pub(crate) use region::{Argument, Recorded, Region, Tape, record_region, replay};
 pub(crate) use scope::{ambient, recorder};
 pub use scope::{enable_grad, is_grad_enabled, no_grad, recorded_by, set_grad_enabled};
 pub(crate) use template::Template;
@@ -457,16 +457,16 @@ impl State {
         Ok(self.recording.push(entry, out, &inputs, flags, location))
     }
 
-    /// An operator that no gradient flows through, whose numbers, its last operands, have classes
-    /// already.
+    /// Operators of the same operands that no gradient flows through, whose numbers, the last of the
+    /// operands, have classes already.
     fn append_classed(
         &mut self,
         trace: &Arc<Trace>,
-        entry: &'static OpEntry,
+        entries: &[&'static OpEntry],
         tensors: &[&Tensor],
         numbers: &[(NumberClass, Number)],
         location: &'static Location<'static>,
-    ) -> Result<u32, Blocked> {
+    ) -> Result<Vec<u32>, Blocked> {
         let mut inputs = Vec::with_capacity(tensors.len() + numbers.len());
         let mut types = Vec::with_capacity(inputs.capacity());
         for tensor in tensors {
@@ -474,13 +474,19 @@ impl State {
             inputs.push(Input::Node(index));
             types.push(InputType::Tensor(self.recording.nodes[index as usize].ty));
         }
-        let out = entry
-            .infer(&types)
-            .map_err(|e| Blocked::Failed(e.at(location)))?;
+        let infer = |entry: &&'static OpEntry| {
+            let out = entry.infer(&types);
+            out.map_err(|e| Blocked::Failed(e.at(location)))
+        };
+        let outs = entries.iter().map(infer).collect::<Result<Vec<_>, _>>()?;
         for (class, number) in numbers {
             let dtype = number_type(*class).dtype();
             inputs.push(self.recording.numbers.push(dtype, *number));
         }
-        Ok(self.recording.push(entry, out, &inputs, 0, location))
+        let recording = &mut self.recording;
+        let all = entries.iter().zip(outs);
+        Ok(all
+            .map(|(entry, out)| recording.push(entry, out, &inputs, 0, location))
+            .collect())
     }
 }

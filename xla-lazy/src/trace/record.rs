@@ -112,20 +112,28 @@ pub fn record_collective<O: Operator>(
     record_in(trace, entry, operands, location, Some(gang))
 }
 
-/// Records an operator of these tensors and, after them, of numbers that keep their classes.
+/// Records operators that all have the same operands: these tensors and, after them, numbers that keep
+/// their classes.
 pub(crate) fn record_classed(
-    entry: &'static OpEntry,
+    entries: &[&'static OpEntry],
     tensors: &[&Tensor],
     numbers: &[(NumberClass, Number)],
     location: &'static Location<'static>,
-) -> Result<Tensor> {
+) -> Result<Vec<Tensor>> {
+    let Some(&entry) = entries.first() else {
+        return Ok(Vec::new());
+    };
     let operands: Vec<Operand<'_>> = tensors.iter().map(|&t| Operand::Tensor(t)).collect();
     let trace = choose(entry, &operands, location.into())?;
     let location = recorder(location);
     loop {
         let mut state = trace.lock();
-        match state.append_classed(&trace, entry, tensors, numbers, location) {
-            Ok(index) => return Ok(Tensor::of(state.storage_for(&trace, index))),
+        match state.append_classed(&trace, entries, tensors, numbers, location) {
+            Ok(all) => {
+                let results = all.into_iter();
+                let made = results.map(|index| Tensor::of(state.storage_for(&trace, index)));
+                return Ok(made.collect());
+            }
             Err(Blocked::Failed(error)) => return Err(error),
             Err(Blocked::Starting) => {
                 drop(state);

@@ -1,5 +1,6 @@
 //! What is measured: totals, and the latest samples for percentiles.
 
+use crate::profiler;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -163,6 +164,7 @@ impl Stopwatch {
     fn stop_at(self, now: Instant) -> f64 {
         let seconds = now.saturating_duration_since(self.began).as_secs_f64();
         self.metric.record_at(seconds, now);
+        profiler::measured(self.metric, self.began);
         seconds
     }
 }

@@ -14,9 +14,7 @@ use super::run::Plan;
 use crate::grad::{self, Flow, Function, Gradients, Vjp};
 use crate::op::{Derivative, InputType, Number, Operand, Operator, Saves, entry};
 use crate::stablehlo::{Func, Value};
-use crate::trace::{
-    self, Recorded, Region, Step, Tape, enable_grad, flag, is_grad_enabled, no_grad,
-};
+use crate::trace::{self, Recorded, Region, Tape, enable_grad, flag, is_grad_enabled};
 use crate::ty::{Ty, ty};
 use crate::{Tensor, ops::COPY};
 use std::collections::{BTreeMap, HashMap};
@@ -368,6 +366,10 @@ fn run<const WHILE: bool>(
 }
 
 impl Reverse {
+    fn name(&self) -> &'static str {
+        if self.whiles { "while_loop" } else { "scan" }
+    }
+
     /// The gradients of carries, elements and captures in one iteration, which is computed again.
     fn iteration(
         &self,
@@ -385,7 +387,8 @@ impl Reverse {
                 .chain(elements)
                 .map(|argument| variable(argument, at))
                 .collect::<Result<Vec<_>>>()?;
-            let results = self.replay(&arguments, captures)?;
+            let body = (&self.region, &self.tape, &self.numbers[..]);
+            let results = trace::replay(self.name(), body, &arguments, captures, at)?;
             Ok((arguments, results))
         })?;
         let sources: [Vec<&Tensor>; 3] = [
@@ -412,46 +415,6 @@ impl Reverse {
                 .collect()
         };
         Ok([of(&sources[0])?, of(&sources[1])?, of(&sources[2])?])
-    }
-
-    /// Records the body once more, so that gradients flow where they flowed.
-    fn replay(&self, arguments: &[Tensor], captures: &[Tensor]) -> Result<Vec<Tensor>> {
-        let mut values: Vec<Tensor> = Vec::with_capacity(self.region.nodes.len());
-        for (index, node) in self.region.nodes.iter().enumerate() {
-            let value = match &node.step {
-                Step::Argument(i) => arguments[*i as usize].clone(),
-                Step::Capture(k) => captures[*k as usize].clone(),
-                Step::Apply(entry, inputs) => {
-                    let operands: Vec<Operand<'_>> = inputs
-                        .iter()
-                        .map(|input| match input {
-                            trace::Input::Node(j) => Operand::Tensor(&values[*j as usize]),
-                            trace::Input::Number(_, k) => {
-                                Operand::Number(self.numbers[*k as usize])
-                            }
-                        })
-                        .collect();
-                    let record = || trace::record_at(entry, &operands, node.location);
-                    let value = match self.tape.flows[index] {
-                        true => record(),
-                        false => no_grad(record),
-                    }?;
-                    if let Some(function) = self.tape.functions.get(&(index as u32)) {
-                        attach_function(&value, Arc::clone(function), node.location)?;
-                    }
-                    value
-                }
-            };
-            values.push(value);
-        }
-        let results = self.region.results.iter();
-        results
-            .map(|&r| match &self.region.nodes[r as usize].step {
-                Step::Apply(..) => Ok(values[r as usize].clone()),
-                // A value from outside as it is: a node of its own begins here.
-                _ => trace::record_at(&COPY, &[Operand::Tensor(&values[r as usize])], self.at),
-            })
-            .collect()
     }
 }
 

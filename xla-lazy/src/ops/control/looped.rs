@@ -58,11 +58,6 @@ impl Loop {
         self.carries + self.outputs() + saved
     }
 
-    /// The result that is the number of iterations, where the carries are saved.
-    pub(super) fn count(&self) -> usize {
-        self.results() - 1
-    }
-
     fn stacked(&self, element: Ty) -> Ty {
         let mut dims = Dims::from_elem(self.length.unwrap_or_default(), 1);
         dims.extend_from_slice(element.shape().dims());

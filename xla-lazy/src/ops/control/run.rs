@@ -3,7 +3,7 @@
 use super::derivative::{self, Origin};
 use super::looped::{Interned, Loop, LoopResult};
 use crate::Tensor;
-use crate::op::{Number, entry};
+use crate::op::{Number, OpEntry, entry};
 use crate::trace::{self, Argument, NumberClass, Recorded, is_grad_enabled, record_region};
 use crate::ty::{Ty, ty};
 use std::panic::Location;
@@ -102,19 +102,17 @@ impl Plan<'_> {
             .collect();
         let mut numbers = classed(&body);
         numbers.extend(condition.iter().flat_map(classed));
-        let result = |index| self.result(looped, index, &tensors, &numbers);
+        let entries: Vec<_> = (0..looped.looped.results())
+            .map(|index| self.result(looped, index))
+            .collect();
+        let mut results = trace::record_classed(&entries, &tensors, &numbers, self.at)?;
         let visible = init.len() + looped.looped.outputs();
-        let mut results = (0..visible).map(result).collect::<Result<Vec<_>>>()?;
+        let mut saved = results.split_off(visible);
         let changed = std::mem::take(&mut body.changed);
         if wants {
-            let saved = match looped.looped.saves {
-                true => (visible..looped.looped.count()).map(result).collect(),
-                false => Ok(Vec::new()),
-            }?;
-            let count = match (self.count, looped.looped.saves && condition.is_some()) {
+            let count = match (self.count, saved.pop()) {
                 (Some(given), _) => Some(given.clone()),
-                (None, true) => Some(result(looped.looped.count())?),
-                (None, false) => None,
+                (None, count) => count.filter(|_| condition.is_some()),
             };
             let flows: Vec<bool> = (0..visible).map(|i| body.flows(i)).collect();
             let origin = Origin {
@@ -202,18 +200,11 @@ impl Plan<'_> {
         Ok((self.init.to_vec(), outputs))
     }
 
-    fn result(
-        &self,
-        looped: Interned,
-        index: usize,
-        tensors: &[&Tensor],
-        numbers: &[(NumberClass, Number)],
-    ) -> Result<Tensor> {
-        let entry = match self.whiles {
+    fn result(&self, looped: Interned, index: usize) -> &'static OpEntry {
+        match self.whiles {
             true => entry(LoopResult::<true> { looped, index }),
             false => entry(LoopResult::<false> { looped, index }),
-        };
-        trace::record_classed(entry, tensors, numbers, self.at)
+        }
     }
 }
 

@@ -1,159 +1,22 @@
-//! Regions: functions of tensors that are recorded by themselves, to be the bodies of operators.
-//!
-//! While a region is open its recording takes the place of the trace's. A value from outside enters it
-//! as a capture, which the outer recording computes once; a tensor from outside that is changed in
-//! place becomes an argument and a result, so that the change can be carried on. When the region is
-//! closed what its results need is copied out, and the outer recording goes on as if nothing had
-//! been recorded.
+//! Opening and closing a region of a trace.
 
-use super::recording::{Input, Node, NumberClass, Recording, Slot, flag, next_epoch};
-use super::scope::recorder;
-use super::{Blocked, State, Trace};
-use crate::grad::Function;
-use crate::op::{Derivative, InputType, Number, OpEntry, Operator};
+use super::Recorded;
+use super::copy::Copied;
+use crate::op::{Derivative, InputType, OpEntry, Operator};
 use crate::stablehlo::{Func, Value as Lowered};
 use crate::storage::{History, Storage, Value, thread_token};
 use crate::sync::{self, Cause};
 use crate::tensor::Tensor;
+use crate::trace::recording::{Node, Recording, Slot, flag, next_epoch};
+use crate::trace::scope::recorder;
+use crate::trace::{Blocked, State, Trace, with_node};
 use crate::ty::Ty;
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
 use std::panic::Location;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use xla_core::{Device, Error, Result};
-
-/// What a node of a region is.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Step {
-    /// An argument of the region.
-    Argument(u32),
-    /// A value from outside.
-    Capture(u32),
-    /// An operator. Numbers are counted over all of the region's classes.
-    Apply(&'static OpEntry, Box<[Input]>),
-}
-
-/// One node of a region.
-#[derive(Debug, Clone)]
-pub(crate) struct RegionNode {
-    pub(crate) step: Step,
-    pub(crate) ty: Ty,
-    /// Not part of what makes two regions one.
-    pub(crate) location: &'static Location<'static>,
-}
-
-impl PartialEq for RegionNode {
-    fn eq(&self, other: &Self) -> bool {
-        self.step == other.step && self.ty == other.ty
-    }
-}
-
-impl Eq for RegionNode {}
-
-impl Hash for RegionNode {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.step.hash(state);
-        self.ty.hash().hash(state);
-    }
-}
-
-/// A function of tensors: what its results need, in the order recorded.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Region {
-    pub(crate) nodes: Vec<RegionNode>,
-    pub(crate) captures: u32,
-    /// The classes of its numbers, which are operands of the operator it belongs to.
-    pub(crate) numbers: Vec<NumberClass>,
-    /// The nodes returned.
-    pub(crate) results: Vec<u32>,
-}
-
-impl Region {
-    /// The type of a result.
-    pub(crate) fn result(&self, index: usize) -> Ty {
-        self.nodes[self.results[index] as usize].ty
-    }
-
-    /// Takes a capture for an argument.
-    pub(crate) fn promote(&mut self, capture: u32, argument: u32) {
-        for node in &mut self.nodes {
-            match &mut node.step {
-                Step::Capture(k) if *k == capture => node.step = Step::Argument(argument),
-                Step::Capture(k) if *k > capture => *k -= 1,
-                _ => {}
-            }
-        }
-        self.captures -= 1;
-    }
-
-    /// The results as values of a function under construction.
-    ///
-    /// # Errors
-    /// What an operator's lowering returns, with its line.
-    pub(crate) fn lower(
-        &self,
-        f: &mut Func,
-        arguments: &[Lowered],
-        captures: &[Lowered],
-        numbers: &[Lowered],
-    ) -> Result<Vec<Lowered>> {
-        let mut values: Vec<Lowered> = Vec::with_capacity(self.nodes.len());
-        for node in &self.nodes {
-            let value = match &node.step {
-                Step::Argument(i) => arguments[*i as usize],
-                Step::Capture(k) => captures[*k as usize],
-                Step::Apply(entry, inputs) => {
-                    let inputs: Vec<Lowered> = inputs
-                        .iter()
-                        .map(|input| match input {
-                            Input::Node(j) => values[*j as usize],
-                            Input::Number(_, k) => numbers[*k as usize],
-                        })
-                        .collect();
-                    let lowered = entry.op.lower(f, &inputs, node.ty);
-                    lowered.map_err(|e| e.at(node.location))?
-                }
-            };
-            if value.ty() != node.ty {
-                return Err(Error::Internal {
-                    what: "region",
-                    expected: format!("a value of {}, not {}", node.ty, value.ty()),
-                });
-            }
-            values.push(value);
-        }
-        Ok(self.results.iter().map(|&r| values[r as usize]).collect())
-    }
-}
-
-/// What autograd knows of a region's nodes. It belongs to one recording of the region, not to the
-/// program.
-#[derive(Default)]
-pub(crate) struct Tape {
-    /// Whether a gradient flows to the node.
-    pub(crate) flows: Vec<bool>,
-    /// Nodes with a derivative of their own.
-    pub(crate) functions: HashMap<u32, Arc<dyn Function>>,
-}
-
-/// A recorded region and what it was recorded with.
-pub(crate) struct Recorded {
-    pub(crate) region: Region,
-    pub(crate) tape: Tape,
-    pub(crate) captures: Vec<Tensor>,
-    pub(crate) numbers: Vec<Number>,
-    /// Tensors from outside that the region changes in place, with the values they have before.
-    pub(crate) changed: Vec<(Arc<Storage>, Tensor)>,
-}
-
-impl Recorded {
-    /// Whether a gradient flows to a result.
-    pub(crate) fn flows(&self, result: usize) -> bool {
-        self.tape.flows[self.region.results[result] as usize]
-    }
-}
 
 /// An argument of a region to be recorded.
 #[derive(Debug, Clone, Copy)]
@@ -164,13 +27,13 @@ pub(crate) struct Argument {
 }
 
 /// A tensor from outside that was changed in place, and what it was.
-pub(super) struct Changed {
-    pub(super) storage: Arc<Storage>,
-    pub(super) slot: Slot,
-    pub(super) value: Value,
-    pub(super) history: Option<History>,
+pub(in crate::trace) struct Changed {
+    pub(in crate::trace) storage: Arc<Storage>,
+    pub(in crate::trace) slot: Slot,
+    pub(in crate::trace) value: Value,
+    pub(in crate::trace) history: Option<History>,
     /// The capture that is its value before.
-    pub(super) capture: u32,
+    pub(in crate::trace) capture: u32,
 }
 
 impl Changed {
@@ -186,14 +49,14 @@ impl Changed {
 
 /// What an open region's recording knows of the one that it interrupts.
 pub(crate) struct Enclosing {
-    pub(super) outer: Recording,
+    pub(in crate::trace) outer: Recording,
     op: &'static str,
     location: &'static Location<'static>,
     thread: u64,
     /// Captures: nodes of the outer recording with theirs here.
     captured: Vec<(u32, u32)>,
     by_outer: HashMap<u32, u32>,
-    pub(super) changed: Vec<Changed>,
+    pub(in crate::trace) changed: Vec<Changed>,
 }
 
 /// The node of an argument or a capture.
@@ -226,7 +89,7 @@ impl Operator for Given {
 
 impl State {
     /// The capture of a value from outside of the open region.
-    pub(super) fn capture(
+    pub(in crate::trace) fn capture(
         &mut self,
         trace: &Arc<Trace>,
         mut enclosing: Box<Enclosing>,
@@ -248,7 +111,7 @@ impl State {
 
     /// Before a storage becomes the value of another node: where it is from outside of the open
     /// region, the capture that it is now.
-    pub(super) fn before_change(
+    pub(in crate::trace) fn before_change(
         &mut self,
         trace: &Arc<Trace>,
         target: &Arc<Storage>,
@@ -437,7 +300,7 @@ impl<'a> Open<'a> {
             });
         }
         loop {
-            let found = super::with_node(self.op, result, self.location, |trace, _, index| {
+            let found = with_node(self.op, result, self.location, |trace, _, index| {
                 (Arc::clone(trace), index)
             })?;
             match found {
@@ -544,112 +407,4 @@ fn take(state: &mut State) -> (Recording, Enclosing) {
     };
     let outer = std::mem::take(&mut enclosing.outer);
     (std::mem::replace(&mut state.recording, outer), enclosing)
-}
-
-/// The part of a recording that the results need.
-struct Copied {
-    region: Region,
-    tape: Tape,
-    /// Nodes of the recording.
-    captures: Vec<u32>,
-    numbers: Vec<Number>,
-    /// Where the recording's nodes are in the region.
-    places: Vec<Option<u32>>,
-}
-
-impl Copied {
-    fn of(
-        inner: &Recording,
-        arguments: usize,
-        results: &[u32],
-        insert: usize,
-        changed: &[(Arc<Storage>, u32, u32)],
-    ) -> Copied {
-        let mut all: Vec<u32> = results.to_vec();
-        let at = insert.min(all.len());
-        all.splice(at..at, changed.iter().map(|(_, _, last)| *last));
-        let needed = needed(inner, &all);
-        let mut copied = Copied {
-            region: Region {
-                nodes: Vec::new(),
-                captures: 0,
-                numbers: Vec::new(),
-                results: Vec::new(),
-            },
-            tape: Tape::default(),
-            captures: Vec::new(),
-            numbers: Vec::new(),
-            places: vec![None; inner.nodes.len()],
-        };
-        for (index, node) in (0u32..).zip(&inner.nodes) {
-            if !needed[index as usize] {
-                continue;
-            }
-            let step = copied.step(inner, arguments, insert, changed, index, node);
-            copied.places[index as usize] = Some(copied.region.nodes.len() as u32);
-            copied.tape.flows.push(node.has(flag::GRAD));
-            copied.region.nodes.push(RegionNode {
-                step,
-                ty: node.ty,
-                location: node.location,
-            });
-        }
-        copied.region.captures = copied.captures.len() as u32;
-        let places = &copied.places;
-        let place = |node: u32| places[node as usize].unwrap_or_default();
-        copied.region.results = all.into_iter().map(place).collect();
-        copied
-    }
-
-    fn step(
-        &mut self,
-        inner: &Recording,
-        arguments: usize,
-        insert: usize,
-        changed: &[(Arc<Storage>, u32, u32)],
-        index: u32,
-        node: &Node,
-    ) -> Step {
-        if node.has(flag::PARAM) {
-            let carried = changed.iter().position(|(_, capture, _)| *capture == index);
-            return match carried {
-                Some(at) => Step::Argument((insert + at) as u32),
-                None if (index as usize) < insert => Step::Argument(index),
-                None if (index as usize) < arguments => {
-                    Step::Argument(index + changed.len() as u32)
-                }
-                None => {
-                    self.captures.push(index);
-                    Step::Capture(self.captures.len() as u32 - 1)
-                }
-            };
-        }
-        let inputs = inner.inputs(node).map(|input| match input {
-            Input::Node(j) => Input::Node(self.places[j as usize].unwrap_or_default()),
-            Input::Number(class, slot) => {
-                self.region.numbers.push(class);
-                self.numbers.push(inner.numbers.get(class, slot));
-                Input::Number(class, self.numbers.len() as u32 - 1)
-            }
-        });
-        let inputs: Vec<Input> = inputs.collect();
-        Step::Apply(node.entry, inputs.into())
-    }
-}
-
-fn needed(recording: &Recording, results: &[u32]) -> Vec<bool> {
-    let mut needed = vec![false; recording.nodes.len()];
-    for &result in results {
-        needed[result as usize] = true;
-    }
-    for index in (0..needed.len()).rev() {
-        if needed[index] {
-            for input in recording.inputs(&recording.nodes[index]) {
-                if let Input::Node(j) = input {
-                    needed[j as usize] = true;
-                }
-            }
-        }
-    }
-    needed
 }
