@@ -367,6 +367,7 @@ impl Tensor {
 
     /// An error if an index that came from the host is outside `-size..size` (or `0..size` where
     /// negative ones have no meaning); otherwise whether all are known to be within.
+    #[track_caller]
     pub(crate) fn check_indices(
         &self,
         op: &'static str,
@@ -400,6 +401,7 @@ impl Tensor {
         if self.numel() == 0 || outside(whole).is_none() {
             return Ok(true);
         }
+        let _attributed = metrics::attribute(op, trace::recorder(Location::caller()));
         let Some(range) = self.index_range_unnoted() else {
             return Ok(false);
         };

@@ -304,6 +304,12 @@ fn a_compiled_program_tells_its_memory_and_fingerprint() {
         "{}",
         hlo.format
     );
+    let text = hlo.to_text().unwrap();
+    let has = |part: &str| assert!(text.contains(part), "{part:?} is not in:\n{text}");
+    has("\nENTRY %");
+    has("f32[256]{0} parameter(1)");
+    has("add(%");
+    has("ROOT %");
     assert_eq!(program.donated(), [0]);
     assert!(ptr::eq(
         program.output_types(),

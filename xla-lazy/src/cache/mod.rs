@@ -21,7 +21,7 @@ use std::time::Instant;
 use why::Difference;
 use words::Words;
 use xla_core::{Error, Result};
-use xla_runtime::metrics::{self, Counter, Metric};
+use xla_runtime::metrics::{self, Counter, Metric, Scope};
 use xla_runtime::{Client, CompileOptions, Executable, OptionValue, Signature};
 
 /// The name of the modules that are compiled.
@@ -175,6 +175,7 @@ fn compile(
     lowering.stop();
     Metric::InputOutputAliasCount.record(lowered.donated.len() as f64);
     let began = Instant::now();
+    let scope = Scope::new();
     let executable = executable(&lowered, placement, function)?;
     let size = Size {
         operators: lowered.operators,
@@ -188,9 +189,11 @@ fn compile(
     };
     if log::is_on() {
         let seconds = began.elapsed().as_secs_f64();
-        log::print(format_args!(
-            "compiled for {cause} in {seconds:.3} s: {size}"
-        ));
+        let made = match scope.count(Counter::PersistentCacheHit) {
+            0 => "compiled",
+            _ => "loaded from the persistent cache",
+        };
+        log::print(format_args!("{made} for {cause} in {seconds:.3} s: {size}"));
         if let Some(why) = why {
             log::print(format_args!("  why again: {why}"));
         }

@@ -59,9 +59,12 @@ impl fmt::Display for Size {
             self.operators, self.arguments, self.results, self.donated
         )?;
         if let Some(memory) = self.memory {
-            let [temporaries, code] =
-                [memory.temporaries, memory.code].map(|n| Unit::Bytes.show(n as f64));
-            write!(f, ", temporaries {temporaries}, code {code}")?;
+            let temporaries = Unit::Bytes.show(memory.temporaries as f64);
+            write!(f, ", temporaries {temporaries}")?;
+            // Not every plugin counts it.
+            if memory.code > 0 {
+                write!(f, ", code {}", Unit::Bytes.show(memory.code as f64))?;
+            }
         }
         Ok(())
     }
