@@ -8,7 +8,8 @@ use pjrt_sys as sys;
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 use xla_core::{Error, Result};
 
 /// Something the device finishes later: an execution, or a buffer becoming ready.
@@ -34,6 +35,10 @@ struct Waiter {
     fired: Mutex<bool>,
     changed: Condvar,
 }
+
+/// How long a wait asks again and again before its thread goes to sleep: about what it takes to wake
+/// it up. What ends sooner, as most small programs do, is not waited for any longer than it takes.
+const ALERT: Duration = Duration::from_micros(50);
 
 impl Event {
     /// Takes ownership of an event of this client; `what` names it in errors.
@@ -115,6 +120,19 @@ impl Pending {
         }
     }
 
+    /// The outcome if the work ends within a time that is too short to sleep.
+    fn poll_for(&self, time: Duration) -> Option<Result<()>> {
+        let start = Instant::now();
+        loop {
+            let outcome = self.poll();
+            if outcome.is_some() || start.elapsed() >= time {
+                return outcome;
+            }
+            // The core may be the one that the work is to run on.
+            thread::yield_now();
+        }
+    }
+
     /// The outcome of an event that is ready.
     fn outcome(&self) -> Result<()> {
         let mut args =
@@ -124,7 +142,7 @@ impl Pending {
     }
 
     pub(crate) fn wait(&self, timeout: Duration) -> Result<()> {
-        if let Some(outcome) = self.poll() {
+        if let Some(outcome) = self.poll_for(timeout.min(ALERT)) {
             return outcome;
         }
         let watch = Metric::WaitTime.start();
