@@ -114,7 +114,7 @@ impl Operator for Contract {
         let [batch, contract] =
             [&self.batch, &self.contract].map(|[a, b]| (a.as_slice(), b.as_slice()));
         Ok(f.with_precision(self.precision, |f| {
-            f.dot_general(inputs[0], inputs[1], batch, contract)
+            f.contract(inputs[0], inputs[1], batch, contract)
         }))
     }
 }
