@@ -6,7 +6,7 @@ use crate::trace::{Overwrite, Slot, Trace};
 use crate::ty::Ty;
 use crossbeam::atomic::AtomicCell;
 use std::cell::Cell as ThreadCell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use xla_core::{Device, Error};
 
@@ -56,6 +56,8 @@ pub(crate) struct Storage {
     slot: AtomicU64,
     /// The thread whose trace may hold the value pending.
     owner: AtomicU64,
+    /// Whether the contents may be other than those of a value that was just recorded.
+    touched: AtomicBool,
     contents: Mutex<Contents>,
 }
 
@@ -70,6 +72,7 @@ impl Storage {
             device: AtomicCell::new(device),
             slot: AtomicU64::new(0),
             owner: AtomicU64::new(owner),
+            touched: AtomicBool::new(false),
             contents: Mutex::new(Contents {
                 value,
                 version: 0,
@@ -83,21 +86,39 @@ impl Storage {
         }
     }
 
-    /// Makes a dead pending storage of this trace stand for a new node.
-    pub(crate) fn recycle(&mut self, ty: Ty, slot: Slot) {
-        self.ty = AtomicCell::new(ty);
-        *self.slot.get_mut() = slot.bits();
-        let contents = self
-            .contents
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
+    /// Whether the caller's is the only reference, so that the storage can stand for another value.
+    pub(crate) fn is_unused(this: &Arc<Self>) -> bool {
+        // In this order: with no weak reference left, no strong one can come to be but from a strong
+        // one.
+        let unused = Arc::weak_count(this) == 0 && Arc::strong_count(this) == 1;
+        // What others did before they let go of it comes before what is done with it next.
+        fence(Ordering::Acquire);
+        unused
+    }
+
+    /// Makes an unused pending storage of this trace stand for a new node.
+    #[inline]
+    pub(crate) fn recycle(&self, ty: Ty, slot: Slot) {
+        self.ty.store(ty);
+        self.set_slot(slot);
+        if self.touched.load(Ordering::Relaxed) {
+            self.reset();
+        }
+    }
+
+    #[cold]
+    fn reset(&self) {
+        let mut contents = self.lock();
         contents.version = 0;
         contents.changed = None;
-        contents.leaf = None;
-        contents.history = None;
-        contents.retained = None;
         contents.range = None;
         contents.argument = None;
+        let leaves = [contents.leaf.take(), contents.retained.take()];
+        let history = contents.history.take();
+        drop(contents);
+        self.touched.store(false, Ordering::Relaxed);
+        // They may hold handles, which are dropped only while no storage is locked.
+        drop((leaves, history));
     }
 
     #[inline]
@@ -155,6 +176,7 @@ impl Storage {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Contents> {
+        self.touched.store(true, Ordering::Relaxed);
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

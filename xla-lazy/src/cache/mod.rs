@@ -11,7 +11,7 @@ use crate::debug::checks::Checks;
 use crate::debug::log;
 use crate::debug::{Memory, Part, Size};
 use crate::lower::{self, Argument, Extent, Lowered};
-use crate::sync::Cause;
+use crate::sync::{Cause, LastNumbers};
 use crate::trace::Recording;
 use crate::ty::Ty;
 use key::Key;
@@ -43,6 +43,7 @@ pub(crate) struct Compiled {
     pub(crate) size: Size,
     /// What the results beyond the extent's tell.
     pub(crate) checks: Checks,
+    pub(crate) numbers: LastNumbers,
 }
 
 /// Programs that are remembered for a line, to say how a new one differs.
@@ -206,6 +207,7 @@ fn compile(
         arguments,
         donated: lowered.donated,
         checks: lowered.checks,
+        numbers: LastNumbers::default(),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     Cause, DeviceValue, Launch, Outcomes, Program, STEPS_IN_FLIGHT, StepInfo, donation, drain,
-    remember, upload_numbers,
+    remember,
 };
 use crate::cache::Compiled;
 use crate::debug::{self, MissedDonation, NotDonated, log};
@@ -45,7 +45,9 @@ pub(crate) fn run_again(
     for argument in &compiled.arguments {
         if let Argument::Numbers(class) = argument {
             let len = again.numbers.len(*class);
-            let value = upload_numbers(again.numbers, len, *class, trace.device)?;
+            let value = compiled
+                .numbers
+                .upload(again.numbers, len, *class, trace.device)?;
             own.push((*argument, value));
         }
     }

@@ -7,6 +7,7 @@
 mod again;
 mod cause;
 mod donation;
+mod numbers;
 mod pending;
 mod timeline;
 mod value;
@@ -14,6 +15,7 @@ mod value;
 pub(crate) use crate::cache::Program;
 pub(crate) use again::{Again, run_again};
 pub(crate) use cause::Cause;
+pub(crate) use numbers::LastNumbers;
 pub(crate) use pending::{Pending, live_nodes};
 use value::Outcomes;
 pub(crate) use value::{DeviceValue, deadline};
@@ -29,16 +31,14 @@ use crate::lower::{Argument, Extent};
 use crate::step_closure;
 use crate::storage::{History, Storage, Value};
 use crate::tensor::Tensor;
-use crate::trace::{
-    self, Input, Node, NumberClass, Numbers, Recording, Slot, State, Trace, flag, next_epoch,
-};
+use crate::trace::{self, Input, Node, Recording, Slot, State, Trace, flag, next_epoch};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use timeline::Running;
 use value::StepInfo;
-use xla_core::{DType, Device, Error, Literal, Result, Shape};
+use xla_core::{Error, Literal, Result};
 use xla_runtime::metrics::{self, Counter, Metric};
 use xla_runtime::{Buffer, Client, Event, ExecuteOptions};
 
@@ -330,13 +330,15 @@ fn run(
     outcomes.extend(start.outcome.clone());
     let compiled = program.compiled()?;
     let recording = &pending.recording;
+    let mut own_arguments = own_arguments.iter();
     let arguments: SmallVec<[&Buffer; 16]> = compiled
         .arguments
         .iter()
-        .map(|argument| match argument {
-            Argument::Param(position) => recording.params[*position as usize].value.buffer(),
-            own => own_arguments[own].buffer(),
+        .filter_map(|argument| match argument {
+            Argument::Param(position) => Some(&recording.params[*position as usize].value),
+            Argument::Numbers(_) | Argument::Order => own_arguments.next(),
         })
+        .map(DeviceValue::buffer)
         .collect();
     let value = |position: u32| &recording.params[position as usize].value;
     let withheld = donation::withheld(compiled, value);
@@ -475,8 +477,8 @@ fn report(
 /// What a program is started with, besides the recording's buffers.
 struct Prepared {
     program: Arc<Program>,
-    /// Those that are not parameters of the recording.
-    own_arguments: HashMap<Argument, DeviceValue>,
+    /// Those that are not parameters of the recording, in their order among the arguments.
+    own_arguments: SmallVec<[DeviceValue; 3]>,
     /// Those that its arguments depend on.
     outcomes: SmallVec<[Arc<dyn Outcome>; 2]>,
 }
@@ -496,18 +498,20 @@ fn prepare(
     }
     drain(trace, STEPS_IN_FLIGHT - 1)?;
     let program = cache::program(recording, extent, placement(gang, extent), cause)?;
-    let mut own_arguments = HashMap::new();
-    let arguments = &program.compiled()?.arguments;
+    let mut own_arguments = SmallVec::new();
+    let Compiled {
+        arguments, numbers, ..
+    } = program.compiled()?;
     for argument in arguments {
         let value = match argument {
             Argument::Param(_) => continue,
             Argument::Numbers(class) => {
                 let len = extent.numbers(recording)[class.index()];
-                upload_numbers(&recording.numbers, len, *class, trace.device)?
+                numbers.upload(&recording.numbers, len, *class, trace.device)?
             }
             Argument::Order => order_before(trace)?,
         };
-        own_arguments.insert(*argument, value);
+        own_arguments.push(value);
     }
     let outcomes = Outcomes::of_program(arguments.iter().filter_map(|argument| match argument {
         Argument::Param(position) => Some(&recording.params[*position as usize].value),
@@ -539,21 +543,6 @@ fn order_before(trace: &Trace) -> Result<DeviceValue> {
         Some(order) => Ok(order),
         None => DeviceValue::upload(Literal::scalar(0_i32), trace.device),
     }
-}
-
-fn upload_numbers(
-    numbers: &Numbers,
-    len: usize,
-    class: NumberClass,
-    device: Device,
-) -> Result<DeviceValue> {
-    let (bytes, dtype): (&[u8], DType) = match class {
-        NumberClass::F32 => (bytemuck::cast_slice(&numbers.f32[..len]), DType::F32),
-        NumberClass::F64 => (bytemuck::cast_slice(&numbers.f64[..len]), DType::F64),
-        NumberClass::I64 => (bytemuck::cast_slice(&numbers.i64[..len]), DType::I64),
-    };
-    let buffer = Client::global()?.upload(bytes, dtype, &Shape::new(&[len]), device.ordinal())?;
-    Ok(DeviceValue::new(buffer, None, Outcomes::default()))
 }
 
 /// Puts the outputs into the storages that wait for them, carries what was not run over into the
@@ -621,7 +610,7 @@ fn recycle(state: &mut State, pending: Arc<Pending>, filled: &[u32]) {
     let nodes = recording.nodes.iter();
     for (storage, node) in recording.storages.drain(..).zip(nodes) {
         if let Some(storage) = storage
-            && Arc::strong_count(&storage) == 1
+            && Storage::is_unused(&storage)
             && !node.has(flag::PARAM)
         {
             state.free.push(storage);

@@ -22,7 +22,7 @@ pub use scope::{enable_grad, is_grad_enabled, no_grad, recorded_by, set_grad_ena
 pub(crate) use template::Template;
 
 use crate::hash::Hash128;
-use crate::op::{InputType, Number, OpEntry, Operand, promote};
+use crate::op::{InputType, Number, OpEntry, Operand};
 use crate::storage::{Storage, Value, thread_token};
 use crate::sync::{self, DeviceValue, InFlight, Pending};
 use crate::tensor::Tensor;
@@ -40,7 +40,7 @@ pub(crate) struct State {
     pub(crate) recording: Recording,
     /// An empty recording whose memory the next epoch uses.
     pub(crate) spare: Option<Recording>,
-    /// Storages of dead nodes, to be used again.
+    /// Storages of dead nodes that nobody else refers to, to be used again.
     pub(crate) free: Vec<Arc<Storage>>,
     pub(crate) in_flight: std::collections::VecDeque<InFlight>,
     pub(crate) step: u64,
@@ -94,32 +94,44 @@ thread_local! {
 impl Trace {
     /// The calling thread's trace for a device.
     pub(crate) fn of_thread(device: Device) -> Arc<Trace> {
-        TRACES.with_borrow_mut(|OfThread(traces)| {
-            if traces.len() <= device.ordinal() {
-                traces.resize(device.ordinal() + 1, None);
-            }
-            let new = || {
-                xla_runtime::context::await_work_with(sync::await_all);
-                sync::prepare_release();
-                Arc::new(Trace {
-                    device,
-                    owner: thread_token(),
-                    state: Mutex::new(State {
-                        recording: Recording::new(),
-                        spare: None,
-                        free: Vec::new(),
-                        in_flight: Default::default(),
-                        step: 0,
-                        order: None,
-                        flushed: Vec::new(),
-                    }),
-                    syncing: Mutex::new(()),
-                    buried: Mutex::new(Vec::new()),
-                    ended: AtomicBool::new(false),
-                    region: AtomicU64::new(0),
-                })
-            };
-            Arc::clone(traces[device.ordinal()].get_or_insert_with(new))
+        Trace::with_known(device, Arc::clone).unwrap_or_else(|| {
+            // Made outside: that may call back to find the thread's traces.
+            let new = Trace::new(device);
+            TRACES.with_borrow_mut(|OfThread(traces)| {
+                if traces.len() <= device.ordinal() {
+                    traces.resize(device.ordinal() + 1, None);
+                }
+                Arc::clone(traces[device.ordinal()].get_or_insert(new))
+            })
+        })
+    }
+
+    /// Calls `f` with the calling thread's trace for a device, if it has one, without taking a share
+    /// of it. `f` must not ask for a trace that the thread may lack.
+    #[inline]
+    pub(super) fn with_known<T>(device: Device, f: impl FnOnce(&Arc<Trace>) -> T) -> Option<T> {
+        TRACES.with_borrow(|OfThread(traces)| Some(f(traces.get(device.ordinal())?.as_ref()?)))
+    }
+
+    fn new(device: Device) -> Arc<Trace> {
+        xla_runtime::context::await_work_with(sync::await_all);
+        sync::prepare_release();
+        Arc::new(Trace {
+            device,
+            owner: thread_token(),
+            state: Mutex::new(State {
+                recording: Recording::new(),
+                spare: None,
+                free: Vec::new(),
+                in_flight: Default::default(),
+                step: 0,
+                order: None,
+                flushed: Vec::new(),
+            }),
+            syncing: Mutex::new(()),
+            buried: Mutex::new(Vec::new()),
+            ended: AtomicBool::new(false),
+            region: AtomicU64::new(0),
         })
     }
 
@@ -370,20 +382,16 @@ impl State {
     pub(crate) fn storage_for(&mut self, trace: &Arc<Trace>, index: u32) -> Arc<Storage> {
         let ty = self.recording.nodes[index as usize].ty;
         let slot = Slot::new(self.recording.epoch, index);
-        let storage = loop {
-            match self.free.pop() {
-                Some(mut unused) => {
-                    if let Some(storage) = Arc::get_mut(&mut unused) {
-                        storage.recycle(ty, slot);
-                        break unused;
-                    }
-                }
-                None => {
-                    let value = Value::Pending(Arc::clone(trace));
-                    let storage = Arc::new(Storage::new(ty, trace.device, value));
-                    storage.set_slot(slot);
-                    break storage;
-                }
+        let storage = match self.free.pop() {
+            Some(unused) => {
+                unused.recycle(ty, slot);
+                unused
+            }
+            None => {
+                let value = Value::Pending(Arc::clone(trace));
+                let storage = Arc::new(Storage::new(ty, trace.device, value));
+                storage.set_slot(slot);
+                storage
             }
         };
         self.recording.storages[index as usize] = Some(Arc::clone(&storage));
@@ -442,9 +450,11 @@ impl State {
             .infer(&types)
             .map_err(|e| Blocked::Failed(e.at(location)))?;
         if numbers {
-            let dtype = match out.dtype() {
-                DType::F64 => DType::F64,
-                _ => promote(&types),
+            let wide =
+                |t: &InputType| matches!(t, InputType::Tensor(ty) if ty.dtype() == DType::F64);
+            let dtype = match out.dtype() == DType::F64 || types.iter().any(wide) {
+                true => DType::F64,
+                false => DType::F32,
             };
             for (input, operand) in inputs.iter_mut().zip(operands) {
                 if let Operand::Number(number) = operand {

@@ -13,9 +13,14 @@ use std::panic::Location;
 use std::sync::Arc;
 use xla_core::{Device, Error, Result, Site};
 
-/// The trace that operands are recorded into: that of the first pending one, else the calling
-/// thread's own.
+/// The calling thread's trace for the operands' device.
 fn choose(entry: &'static OpEntry, operands: &[Operand<'_>], at: Site) -> Result<Arc<Trace>> {
+    Ok(Trace::of_thread(device_of(entry, operands, at)?))
+}
+
+/// The device that all operands are on; without any, the calling replica's.
+#[inline]
+fn device_of(entry: &'static OpEntry, operands: &[Operand<'_>], at: Site) -> Result<Device> {
     let mut device: Option<Device> = None;
     for operand in operands {
         if let Operand::Tensor(tensor) = operand {
@@ -33,11 +38,10 @@ fn choose(entry: &'static OpEntry, operands: &[Operand<'_>], at: Site) -> Result
             }
         }
     }
-    let device = match device {
-        Some(device) => device,
-        None => xla_runtime::context::current(entry.name)?.device(),
-    };
-    Ok(Trace::of_thread(device))
+    match device {
+        Some(device) => Ok(device),
+        None => xla_runtime::context::current(entry.name).map(|context| context.device()),
+    }
 }
 
 fn too_large(nodes: usize) -> Error {
@@ -72,18 +76,41 @@ pub(crate) fn record_at(
     operands: &[Operand<'_>],
     location: &'static Location<'static>,
 ) -> Result<Tensor> {
-    let trace = choose(entry, operands, location.into())?;
-    record_in(trace, entry, operands, location, None)
+    let device = device_of(entry, operands, location.into())?;
+    record_on(device, entry, operands, location)
 }
 
-/// Records an operator without operands on a device.
+/// Records an operator on the device that its operands, if there are any, are on.
 pub(crate) fn record_on(
     device: Device,
     entry: &'static OpEntry,
     operands: &[Operand<'_>],
     location: &'static Location<'static>,
 ) -> Result<Tensor> {
-    record_in(Trace::of_thread(device), entry, operands, location, None)
+    match record_unhindered(device, entry, operands, location) {
+        Some(tensor) => Ok(tensor),
+        None => record_in(Trace::of_thread(device), entry, operands, location, None),
+    }
+}
+
+/// Records an operator where nothing is in the way, which is the common case and costs no share of
+/// the trace. `None` where [`record_in`] has something to wait for or to say; nothing was recorded.
+#[inline]
+fn record_unhindered(
+    device: Device,
+    entry: &'static OpEntry,
+    operands: &[Operand<'_>],
+    location: &'static Location<'static>,
+) -> Option<Tensor> {
+    let location = recorder(location);
+    Trace::with_known(device, |trace| {
+        let mut state = trace.lock();
+        if state.recording.nodes.len() >= MAX_NODES {
+            return None;
+        }
+        let index = state.append(trace, entry, operands, location).ok()?;
+        Some(Tensor::of(state.storage_for(trace, index)))
+    })?
 }
 
 /// Records a collective: an operator that the members of `gang` execute together. The trace that

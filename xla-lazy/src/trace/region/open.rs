@@ -361,7 +361,7 @@ impl<'a> Open<'a> {
             at: self.location.into(),
         });
         for storage in inner.storages.drain(..).flatten() {
-            if Arc::strong_count(&storage) == 1 {
+            if Storage::is_unused(&storage) {
                 state.free.push(storage);
                 continue;
             }
