@@ -15,7 +15,7 @@ use crate::options::{ClientOptions, CompileOptions};
 use crate::plugin::Plugin;
 use crate::signature::{Signature, buffer_type, byte_len, describe};
 use crate::threads::{self, Threads};
-use crate::{blob, flags, named_value};
+use crate::{blob, flags, host_memory, named_value};
 use pjrt_sys as sys;
 use smallvec::SmallVec;
 use std::fmt;
@@ -76,6 +76,7 @@ impl Client {
         let values = options.named_values()?;
         let threads = (options.kind == DeviceKind::Cpu).then(|| {
             flags::prepare(plugin);
+            host_memory::keep();
             threads::prepare(options.cpu_device_count.unwrap_or(1))
         });
         let api = plugin.api();
@@ -238,6 +239,9 @@ impl Client {
                 .map_err(|error| describe_failure(error, stablehlo_text))?;
             watch.stop();
             metrics::add(Counter::Compile, 1);
+            if self.is_cpu() {
+                host_memory::trim();
+            }
             Executable::new(self, loaded, signature, options)
         };
         let Some(cache) = &self.0.disk_cache else {

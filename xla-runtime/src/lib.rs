@@ -77,6 +77,7 @@ mod flags;
 mod global;
 mod handle;
 mod hlo_text;
+mod host_memory;
 mod live;
 mod named_value;
 mod options;
