@@ -89,30 +89,29 @@ impl Given {
 /// # Errors
 /// That of a program that an argument comes from.
 pub(super) fn given(flat: Vec<Leaf>, at: &'static Location<'static>) -> Result<Vec<Given>> {
-    // All are recorded before the first is asked for: they are computed together.
-    let whole = |leaf: Leaf| match leaf {
-        Leaf::Number(number, dtype) => Ok(Given::Number(number, dtype)).map(Ok),
-        Leaf::Tensor(tensor) => {
-            let range = tensor.index_range_unnoted();
-            let is_view = tensor.view.as_ref().is_some_and(|view| !view.shows_all());
-            match is_view {
-                true => no_grad(|| tensor.copy()),
-                false => Ok(tensor),
-            }
-            .map(|tensor| Err((tensor, range)))
-        }
+    let range = |leaf: &Leaf| match leaf {
+        Leaf::Tensor(tensor) => tensor.index_range_unnoted(),
+        Leaf::Number(..) => None,
     };
-    let parts: Vec<_> = flat.into_iter().map(whole).collect::<Result<_>>()?;
-    let computed = |part| match part {
-        Ok(given) => Ok(given),
-        Err((tensor, range)) => Ok(Given::Tensor {
+    let ranges: Vec<_> = flat.iter().map(range).collect();
+    let whole = |leaf| match leaf {
+        Leaf::Tensor(tensor) if tensor.view.as_ref().is_some_and(|v| !v.shows_all()) => {
+            no_grad(|| tensor.copy()).map(Leaf::Tensor)
+        }
+        leaf => Ok(leaf),
+    };
+    // All are recorded before the first is asked for: they are computed together.
+    let whole: Vec<Leaf> = flat.into_iter().map(whole).collect::<Result<_>>()?;
+    let computed = |(leaf, range)| match leaf {
+        Leaf::Number(number, dtype) => Ok(Given::Number(number, dtype)),
+        Leaf::Tensor(tensor) => Ok(Given::Tensor {
             value: sync::materialise(&tensor, "call", at)?,
             ty: tensor.ty(),
             device: tensor.device(),
             range,
         }),
     };
-    parts.into_iter().map(computed).collect()
+    whole.into_iter().zip(ranges).map(computed).collect()
 }
 
 /// The arguments as the function sees them while it is recorded.
