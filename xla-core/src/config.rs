@@ -46,6 +46,9 @@ pub struct Config {
     pub debug: Debugging,
     /// `XLA_PERSISTENT_CACHE_PATH`: where compiled programs are kept for other processes.
     pub persistent_cache: PersistentCachePath,
+    /// `XLA_MEMORY_LIMIT_MB`: how much tensors and programs may take on each device, here in bytes; as
+    /// much as there is when unset.
+    pub memory_limit: Option<u64>,
     /// `XLA_PERSISTENT_CACHE_MB`: how much that folder may hold, here in bytes.
     pub persistent_cache_bytes: u64,
 }
@@ -62,6 +65,9 @@ pub struct Debugging {
     /// `nan`: the first operator of a program that produces a NaN is an error of the `sync` or read
     /// that runs it.
     pub nan: bool,
+    /// `capsule`: each program that fails is written to a file in the current folder, to be run again
+    /// with `xla-replay`.
+    pub capsule: bool,
 }
 
 impl Debugging {
@@ -76,10 +82,11 @@ impl Debugging {
                 "log" => debug.log = true,
                 "index" => debug.index = true,
                 "nan" => debug.nan = true,
+                "capsule" => debug.capsule = true,
                 _ => {
                     return Err(Error::Config {
                         name: "XLA_DEBUG",
-                        expected: "a comma-separated list of log, index, nan".into(),
+                        expected: "a comma-separated list of log, index, nan, capsule".into(),
                         got: word.into(),
                     });
                 }
@@ -239,19 +246,19 @@ impl Config {
             Some(path) if matches!(path.trim(), "" | "0") => PersistentCachePath::Off,
             Some(path) => PersistentCachePath::Folder(path.into()),
         };
-        let mebibytes = |name: &'static str, default: u64| -> Result<u64> {
+        let mebibytes = |name: &'static str| -> Result<Option<u64>> {
             let Some(text) = get(name) else {
-                return Ok(default);
+                return Ok(None);
             };
-            text.parse::<u64>()
-                .ok()
-                .filter(|n| *n > 0)
-                .and_then(|n| n.checked_mul(1 << 20))
-                .ok_or(Error::Config {
+            let bytes = text.parse::<u64>().ok().filter(|n| *n > 0);
+            match bytes.and_then(|n| n.checked_mul(1 << 20)) {
+                Some(bytes) => Ok(Some(bytes)),
+                None => Err(Error::Config {
                     name,
                     expected: "a whole number of mebibytes above 0".into(),
                     got: text,
-                })
+                }),
+            }
         };
         Ok(Config {
             device,
@@ -267,10 +274,9 @@ impl Config {
             heartbeat: seconds("XLA_HEARTBEAT_SECONDS", DEFAULT_HEARTBEAT)?,
             debug: Debugging::parse(&get("XLA_DEBUG").unwrap_or_default())?,
             persistent_cache,
-            persistent_cache_bytes: mebibytes(
-                "XLA_PERSISTENT_CACHE_MB",
-                DEFAULT_PERSISTENT_CACHE_BYTES,
-            )?,
+            persistent_cache_bytes: mebibytes("XLA_PERSISTENT_CACHE_MB")?
+                .unwrap_or(DEFAULT_PERSISTENT_CACHE_BYTES),
+            memory_limit: mebibytes("XLA_MEMORY_LIMIT_MB")?,
         })
     }
 }
@@ -351,6 +357,7 @@ mod tests {
             ("XLA_DEBUG", "everything"),
             ("XLA_PERSISTENT_CACHE_MB", "0"),
             ("XLA_PERSISTENT_CACHE_MB", "1.5"),
+            ("XLA_MEMORY_LIMIT_MB", "-1"),
         ] {
             match with(name, value) {
                 Err(Error::Config { name: named, .. }) => assert_eq!(named, name),

@@ -1,6 +1,7 @@
 //! The one error type: each variant says what was called, what was expected, what was found and,
 //! where it is not plain, what to do.
 
+use crate::memory::{LiveTensor, shortage};
 use crate::{DType, Device, Shape};
 use std::fmt;
 use std::panic::Location;
@@ -231,6 +232,24 @@ pub enum Error {
         code: i32,
         /// The plugin's words.
         message: String,
+    },
+    /// A program for which a device has no memory left. Nothing was executed where the sizes are
+    /// known, and what was there before is still there.
+    #[error(
+        "out of memory on {device}: {}; drop tensors, use smaller batches, or call xla::sync() at smaller intervals",
+        shortage(*.needed, *.available, message, largest)
+    )]
+    OutOfMemory {
+        /// The device.
+        device: Device,
+        /// Bytes that the program needs besides its arguments; 0 where only the plugin knows.
+        needed: u64,
+        /// Bytes that are left; `None` where only the plugin knows.
+        available: Option<u64>,
+        /// The plugin's words, where it was it that found out.
+        message: String,
+        /// The largest tensors on the device, largest first, with the lines that made them.
+        largest: Vec<LiveTensor>,
     },
     /// Something the plugin does not offer.
     #[error("the plugin does not offer {what}{}", if *.since == (0, 0) { String::new() } else { format!(" (needs PJRT API {}.{})", .since.0, .since.1) })]

@@ -11,6 +11,7 @@ mod device;
 mod dtype;
 mod error;
 mod literal;
+mod memory;
 mod shape;
 
 pub use config::Config;
@@ -19,4 +20,5 @@ pub use dtype::{Category, DType, Element};
 pub use error::{Error, Result, ShapeConflict, Site};
 pub use half::{bf16, f16};
 pub use literal::Literal;
+pub use memory::LiveTensor;
 pub use shape::{Axes, Dims, IntoAxes, IntoDims, IntoShape, Shape};

@@ -175,6 +175,7 @@ impl Tensor {
         let range = literal.integer_range();
         let ty = ty(literal.dtype(), literal.shape());
         let value = DeviceValue::upload(literal, device)?;
+        sync::note(&value, "Tensor::from_literal", Location::caller());
         let storage = Arc::new(Storage::new(ty, device, Value::Ready(value)));
         storage.lock().range = range;
         compiled::made(&storage);

@@ -51,6 +51,7 @@ pub(crate) struct Inner {
     ids: Vec<i32>,
     is_cpu: bool,
     live: Live,
+    memory_limit: Option<u64>,
     disk_cache: Option<DiskCache>,
     _threads: Option<Threads>,
 }
@@ -106,6 +107,7 @@ impl Client {
             .persistent_cache
             .as_ref()
             .map(|cache| DiskCache::new(cache, threads.as_ref().map(Threads::count)));
+        inner.memory_limit = options.memory_limit;
         inner._threads = threads;
         let inner = Arc::new(inner);
         exit::register(&inner);
@@ -130,6 +132,11 @@ impl Client {
 
     pub(crate) fn in_flight(&self) -> &InFlight {
         &self.0.in_flight
+    }
+
+    /// How much may be used of each device ([`ClientOptions::memory_limit`]).
+    pub(crate) fn memory_limit(&self) -> Option<u64> {
+        self.0.memory_limit
     }
 
     /// Makes the end of the process, and of the client, wait for work on another thread.
@@ -466,6 +473,7 @@ impl Inner {
                 ids,
                 plugin,
                 handle: ManuallyDrop::new((handle, store)),
+                memory_limit: None,
                 disk_cache: None,
                 _threads: None,
             })

@@ -3,6 +3,7 @@
 use crate::call::{Api, Extended, array, string};
 use crate::client::Client;
 use crate::handle::Handle;
+use crate::memory::Need;
 use crate::options::CompileOptions;
 use crate::signature::{Signature, describe, dtype};
 use crate::{blob, exit};
@@ -23,6 +24,8 @@ pub(crate) struct Program {
     pub(crate) signature: Signature,
     pub(crate) donated: Vec<usize>,
     pub(crate) placement: Placement,
+    /// `None` where the plugin does not say.
+    pub(crate) need: Option<Need>,
 }
 
 /// Where a program may run.
@@ -93,9 +96,11 @@ impl Executable {
         let mut donated = options.donated.clone();
         donated.sort_unstable();
         donated.dedup();
+        let need = compiled_memory(api, &compiled).as_ref().map(Need::of);
         Ok(Executable(Arc::new(Program {
             loaded,
             compiled,
+            need,
             client: client.clone(),
             signature: signature.clone(),
             donated,
@@ -160,25 +165,25 @@ impl Executable {
 
     /// Memory that one execution takes; `None` where the plugin does not say.
     pub fn memory_stats(&self) -> Option<CompiledMemory> {
-        let mut a = Extended::<sys::PJRT_Executable_GetCompiledMemoryStats_Args>::new(|a| {
-            a.executable = self.0.compiled.as_ptr();
-        });
-        // SAFETY: the executable is live.
-        unsafe {
-            self.0
-                .client
-                .api()
-                .PJRT_Executable_GetCompiledMemoryStats(&mut a)
+        compiled_memory(self.0.client.api(), &self.0.compiled)
+    }
+
+    /// Whether a device has the memory that the program needs besides its arguments. Asked by
+    /// [`Executable::execute`] itself, but not where replicas run together: those have to be asked
+    /// before the first of them is started.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] where the plugin tells how much the program needs, and there is not as
+    /// much.
+    pub fn check_memory(&self, device: usize) -> Result<()> {
+        let devices = match &self.0.placement {
+            Placement::Together(all) => all.len(),
+            Placement::Anywhere | Placement::On(_) => 1,
+        };
+        match self.0.need {
+            Some(need) => need.check(&self.0.client, device, devices),
+            None => Ok(()),
         }
-        .ok()?;
-        let bytes = |value: i64| u64::try_from(value).unwrap_or(0);
-        Some(CompiledMemory {
-            generated_code: bytes(a.generated_code_size_in_bytes),
-            arguments: bytes(a.argument_size_in_bytes),
-            outputs: bytes(a.output_size_in_bytes),
-            aliased: bytes(a.alias_size_in_bytes),
-            temporaries: bytes(a.temp_size_in_bytes),
-        })
     }
 
     /// The plugin's fingerprint of the compiled program; `None` where it has none.
@@ -231,6 +236,22 @@ impl Executable {
         };
         Ok(OptimizedProgram { format, code })
     }
+}
+
+fn compiled_memory(api: &Api, compiled: &Handle<sys::PJRT_Executable>) -> Option<CompiledMemory> {
+    let mut a = Extended::<sys::PJRT_Executable_GetCompiledMemoryStats_Args>::new(|a| {
+        a.executable = compiled.as_ptr();
+    });
+    // SAFETY: the executable is live.
+    unsafe { api.PJRT_Executable_GetCompiledMemoryStats(&mut a) }.ok()?;
+    let bytes = |value: i64| u64::try_from(value).unwrap_or(0);
+    Some(CompiledMemory {
+        generated_code: bytes(a.generated_code_size_in_bytes),
+        arguments: bytes(a.argument_size_in_bytes),
+        outputs: bytes(a.output_size_in_bytes),
+        aliased: bytes(a.alias_size_in_bytes),
+        temporaries: bytes(a.temp_size_in_bytes),
+    })
 }
 
 /// Positions of the devices that a program was compiled for.

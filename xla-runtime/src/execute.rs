@@ -40,7 +40,8 @@ impl Executable {
     /// All before anything is started: [`Error::ExecuteArgument`] for an argument of the wrong count,
     /// dtype, shape, device or client; [`Error::BufferDeleted`] for one that was donated before;
     /// [`Error::NoSuchDevice`] and [`Error::Argument`] for a device that the program was not compiled
-    /// for or a launch id of 0 where several devices run together; [`Error::Pjrt`] with the plugin's
+    /// for or a launch id of 0 where several devices run together; [`Error::OutOfMemory`]
+    /// ([`Executable::check_memory`]); [`Error::Pjrt`] with the plugin's
     /// words. An error of the computation itself is carried by the outputs and by `done`.
     pub fn execute(&self, args: &[&Buffer], launch: &ExecuteOptions<'_>) -> Result<Execution> {
         let program = &*self.0;
@@ -147,6 +148,12 @@ impl Program {
         let _running = self.client.begin()?;
         for (args, device) in rows.iter().zip(devices) {
             self.check_arguments(args, *device)?;
+        }
+        // Where others wait for this one it is too late to refuse.
+        if launch.launch_id == 0
+            && let (Some(need), [device]) = (self.need, devices)
+        {
+            need.check(&self.client, *device, 1)?;
         }
         let kept = self.claim_donated(rows, launch.non_donatable)?;
         let launched = self.call(rows, devices, execute_device, launch.launch_id, &kept);

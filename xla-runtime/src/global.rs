@@ -52,6 +52,7 @@ impl Client {
                 .filter(|_| config.device == DeviceKind::Cpu),
             cluster: kv::close(config.device),
             persistent_cache: PersistentCache::of(config),
+            memory_limit: config.memory_limit,
             ..ClientOptions::default()
         };
         let client = Client::create(&plugin, &options).inspect_err(|_| kv::reopen())?;

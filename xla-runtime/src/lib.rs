@@ -79,6 +79,7 @@ mod handle;
 mod hlo_text;
 mod host_memory;
 mod live;
+mod memory;
 mod named_value;
 mod options;
 mod plugin;

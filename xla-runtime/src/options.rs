@@ -22,6 +22,8 @@ pub struct ClientOptions {
     pub cluster: Option<Cluster>,
     /// Where compiled programs are kept for other processes; nowhere when `None`.
     pub persistent_cache: Option<PersistentCache>,
+    /// How many bytes arrays and programs may take on each device; as many as there are when `None`.
+    pub memory_limit: Option<u64>,
     /// Further create options, under the plugin's names. Some plugins refuse names they do not
     /// know, others ignore them.
     pub extra: BTreeMap<String, AttributeValue>,
@@ -34,6 +36,7 @@ impl Default for ClientOptions {
             cpu_device_count: None,
             cluster: None,
             persistent_cache: None,
+            memory_limit: None,
             extra: BTreeMap::new(),
         }
     }

@@ -138,6 +138,7 @@
 //! `XLA_DEBUG=log` prints a line for each compilation and execution: the call that caused it, sizes,
 //! memory, what was not donated, and why a program had to be compiled again. [`metrics::report`]
 //! has the totals under PyTorch/XLA's names, [`debug::pending`] the program recorded so far,
+//! [`debug::capsule`] a program that ran, with its arguments, in a file to be run again,
 //! [`debug::donations`] what became of the memory of state; [`testing::budget`] asserts in a test
 //! what a step may cost.
 //!
@@ -147,8 +148,8 @@
 #![forbid(unsafe_code)]
 
 pub use xla_core::{
-    Axes, DType, Device, Element, Error, IntoAxes, IntoDims, IntoShape, Literal, Result, Shape,
-    bf16, f16,
+    Axes, DType, Device, Element, Error, IntoAxes, IntoDims, IntoShape, Literal, LiveTensor,
+    Result, Shape, bf16, f16,
 };
 pub use xla_dist as dist;
 pub use xla_launch::{Launcher, StartMethod, launch};

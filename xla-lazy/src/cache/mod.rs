@@ -212,7 +212,7 @@ fn compile(
 }
 
 /// What the program is called.
-fn name_of(function: Option<&FunctionOptions>) -> &'static str {
+pub(crate) fn name_of(function: Option<&FunctionOptions>) -> &'static str {
     function.map_or(NAME, |function| function.name)
 }
 
@@ -221,6 +221,27 @@ fn executable(
     placement: &Placement,
     function: Option<&FunctionOptions>,
 ) -> Result<Executable> {
+    let (signature, options) = given(lowered, placement, function)?;
+    let compiled = Client::global()?.compile(&lowered.text, &signature, &options);
+    compiled.map_err(|e| match e {
+        Error::Pjrt { message, .. } => Error::Compile {
+            name: name_of(function).into(),
+            nodes: lowered.operators,
+            message,
+        },
+        other => other,
+    })
+}
+
+/// What the compiler is given besides the program's text.
+///
+/// # Errors
+/// Those of [`Client::global`].
+pub(crate) fn given(
+    lowered: &Lowered,
+    placement: &Placement,
+    function: Option<&FunctionOptions>,
+) -> Result<(Signature, CompileOptions)> {
     let types = |list: &mut dyn Iterator<Item = Ty>| {
         list.map(|t| (t.dtype(), t.shape().clone()))
             .collect::<Vec<_>>()
@@ -237,8 +258,7 @@ fn executable(
         },
     };
     options.donated = lowered.donated.clone();
-    let client = Client::global()?;
-    if client.platform_name() == "cpu" {
+    if Client::global()?.platform_name() == "cpu" {
         // XLA's CPU compiler otherwise takes `maximum(x, NaN)` for `x`.
         options.overrides.insert(
             "xla_cpu_enable_fast_min_max".into(),
@@ -254,15 +274,7 @@ fn executable(
         };
         options.overrides.insert(name.clone(), value);
     }
-    let compiled = client.compile(&lowered.text, &signature, &options);
-    compiled.map_err(|e| match e {
-        Error::Pjrt { message, .. } => Error::Compile {
-            name: name_of(function).into(),
-            nodes: lowered.operators,
-            message,
-        },
-        other => other,
-    })
+    Ok((signature, options))
 }
 
 /// What XLA makes of a program, in HLO's text form.

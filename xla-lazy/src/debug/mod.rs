@@ -6,6 +6,7 @@ pub(crate) mod log;
 mod program;
 mod size;
 
+pub use crate::sync::capsule;
 pub use donation::{Donations, MissedDonation, NotDonated, donations};
 pub use program::{Program, pending};
 

@@ -2,7 +2,7 @@
 
 use super::{
     Cause, DeviceValue, Launch, Outcomes, Program, STEPS_IN_FLIGHT, StepInfo, donation, drain,
-    remember,
+    memory, remember,
 };
 use crate::cache::Compiled;
 use crate::debug::{self, MissedDonation, NotDonated, log};
@@ -41,6 +41,7 @@ pub(crate) fn run_again(
     let _attributed = metrics::attribute(cause.what(), cause.location());
     drain(trace, STEPS_IN_FLIGHT - 1)?;
     let compiled = again.program.compiled()?;
+    memory::make_room(trace, &compiled.executable)?;
     let mut own: SmallVec<[(Argument, DeviceValue); 3]> = SmallVec::new();
     for argument in &compiled.arguments {
         if let Argument::Numbers(class) = argument {

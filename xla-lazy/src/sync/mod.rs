@@ -5,8 +5,10 @@
 //! before the vote.
 
 mod again;
+mod capsule;
 mod cause;
 mod donation;
+mod memory;
 mod numbers;
 mod pending;
 mod timeline;
@@ -14,7 +16,9 @@ mod value;
 
 pub(crate) use crate::cache::Program;
 pub(crate) use again::{Again, run_again};
+pub use capsule::capsule;
 pub(crate) use cause::Cause;
+pub(crate) use memory::note;
 pub(crate) use numbers::LastNumbers;
 pub(crate) use pending::{Pending, live_nodes};
 use value::Outcomes;
@@ -184,7 +188,7 @@ fn drain(trace: &Arc<Trace>, left: usize) -> Result<()> {
         {
             // What failed leaves nothing behind that a later program could come after.
             trace.lock().order = None;
-            return Err(error);
+            return Err(memory::typed(error, trace.device));
         }
     }
 }
@@ -209,8 +213,14 @@ pub(crate) fn flush_whole(trace: &Arc<Trace>, cause: Cause) -> Result<Option<Arc
         // nothing computes, who reads one would wait for ever.
         let ran = catch_unwind(AssertUnwindSafe(|| {
             let (extent, gang) = settle(&pending)?;
-            let ran = run(trace, &pending, &extent, gang.as_ref(), cause)?;
-            Ok((extent, gang.is_some(), ran))
+            let capsule = capsule::begin(&pending, &extent, gang.as_ref(), cause);
+            let ran = run(trace, &pending, &extent, gang.as_ref(), cause);
+            let told = ran.as_ref().and_then(|ran| {
+                let verdict = ran.verdict.as_ref();
+                verdict.map(|()| ran.outputs.as_slice())
+            });
+            capsule::end(capsule, told);
+            Ok((extent, gang.is_some(), ran?))
         }));
         match ran {
             Ok(Ok((extent, met_gang, ran))) => {
@@ -398,7 +408,7 @@ impl Launch<'_> {
             .compiled
             .executable
             .execute(self.arguments, &options)
-            .map_err(|e| info.explain(e))?;
+            .map_err(|e| memory::typed(info.explain(e), trace.device))?;
         let value = |buffer| DeviceValue::new(buffer, Some(info), outcomes.clone());
         let mut state = trace.lock();
         if self.ordered {
@@ -498,6 +508,7 @@ fn prepare(
     }
     drain(trace, STEPS_IN_FLIGHT - 1)?;
     let program = cache::program(recording, extent, placement(gang, extent), cause)?;
+    memory::make_room(trace, &program.compiled()?.executable)?;
     let mut own_arguments = SmallVec::new();
     let Compiled {
         arguments, numbers, ..
@@ -556,6 +567,8 @@ fn fill(
 ) {
     let recording = &pending.recording;
     for (&index, value) in extent.live.iter().zip(&outputs) {
+        let node = &recording.nodes[index as usize];
+        memory::note(value, node.entry.name, node.location);
         if let Some(storage) = &recording.storages[index as usize] {
             let mut contents = storage.lock();
             // Its owner may have rebound it while another thread ran this.

@@ -1,10 +1,11 @@
 //! A computed value: a device buffer that knows the step it comes from.
 
+use super::memory;
 use crate::gang::Outcome;
 use smallvec::SmallVec;
 use std::panic::Location;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use xla_core::{Config, Device, Error, Literal, Result, config};
 use xla_runtime::{Buffer, Client};
@@ -125,6 +126,20 @@ struct Inner {
 #[derive(Clone)]
 pub(crate) struct DeviceValue(Arc<Inner>);
 
+/// A value that its other holders may drop meanwhile.
+pub(crate) struct Watched(Weak<Inner>);
+
+impl Watched {
+    /// The value, if somebody still holds it.
+    pub(crate) fn get(&self) -> Option<DeviceValue> {
+        self.0.upgrade().map(DeviceValue)
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
+
 /// How long a value is waited for: as long as the calling thread's launch waits for anything.
 pub(crate) fn deadline() -> Duration {
     match xla_runtime::context::current("deadline") {
@@ -148,6 +163,11 @@ impl DeviceValue {
     /// A number that no other value of the process has.
     pub(crate) fn id(&self) -> u64 {
         self.0.id
+    }
+
+    /// The value, for as long as somebody else keeps it.
+    pub(crate) fn watch(&self) -> Watched {
+        Watched(Arc::downgrade(&self.0))
     }
 
     pub(crate) fn buffer(&self) -> &Buffer {
@@ -208,9 +228,10 @@ impl DeviceValue {
     }
 
     fn explain(&self, error: Error) -> Error {
-        match self.0.step {
+        let error = match self.0.step {
             Some(step) => step.explain(error),
             None => error,
-        }
+        };
+        memory::typed(error, Device::new(self.0.buffer.device()))
     }
 }

@@ -8,7 +8,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use xla_core::{DType, Error, Literal, Result, Shape};
 
 /// What the metadata says under `format`.
@@ -89,6 +90,21 @@ impl Capsule {
         serialize_to_file(tensors, Some(metadata), file.path()).map_err(|e| broken(path, e))?;
         file.persist(path).map_err(|e| io(e.error))?;
         Ok(())
+    }
+
+    /// Writes the capsule to a file of its own, `xla-capsule-PROCESS-NUMBER.safetensors`, in this
+    /// folder, and returns where that is.
+    ///
+    /// # Errors
+    /// Those of [`Capsule::save`].
+    pub fn save_in(&self, folder: &Path) -> Result<PathBuf> {
+        static WRITTEN: AtomicU64 = AtomicU64::new(0);
+        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+        let name = format!("xla-capsule-{}-{number}.safetensors", std::process::id());
+        let path = folder.join(name);
+        let path = std::path::absolute(&path).unwrap_or(path);
+        self.save(&path)?;
+        Ok(path)
     }
 
     /// Reads a capsule.

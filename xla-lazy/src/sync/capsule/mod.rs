@@ -1,0 +1,88 @@
+//! An execution with its arguments and results on the host, for whoever asks.
+
+mod wish;
+
+pub use wish::capsule;
+
+use super::{Pending, placement};
+use crate::cache;
+use crate::gang::Gang;
+use crate::lower::{self, Argument, Extent};
+use crate::sync::{Cause, DeviceValue};
+use crate::trace::{NumberClass, Recording};
+use std::sync::Arc;
+use xla_core::{Error, Literal, Result};
+use xla_runtime::{Capsule, Client, Versions};
+
+/// What is about to be executed, with its arguments, which an execution may overwrite. `None` where
+/// nobody asks, or where they cannot be had: then the execution will say why.
+pub(super) fn begin(
+    pending: &Pending,
+    extent: &Extent,
+    gang: Option<&Arc<dyn Gang>>,
+    cause: Cause,
+) -> Option<Box<Capsule>> {
+    if !wish::is_wanted() || (extent.live.is_empty() && gang.is_none()) {
+        return None;
+    }
+    capture(&pending.recording, extent, gang, cause)
+        .ok()
+        .map(Box::new)
+}
+
+fn capture(
+    recording: &Recording,
+    extent: &Extent,
+    gang: Option<&Arc<dyn Gang>>,
+    cause: Cause,
+) -> Result<Capsule> {
+    let function = recording.function.as_deref();
+    let lowered = lower::lower(recording, extent, cache::name_of(function))?;
+    let (signature, options) = cache::given(&lowered, &placement(gang, extent), function)?;
+    let inputs = lowered
+        .arguments
+        .iter()
+        .map(|(argument, _)| match argument {
+            Argument::Param(p) => recording.params[*p as usize].value.to_literal(),
+            Argument::Numbers(class) => numbers(recording, extent, *class),
+            Argument::Order => Ok(Literal::scalar(0_i32)),
+        })
+        .collect::<Result<Vec<_>>>()?;
+    Ok(Capsule {
+        program: lowered.text,
+        options,
+        inputs,
+        output_types: signature.outputs,
+        outputs: None,
+        cause: cause.to_string(),
+        error: None,
+        versions: Versions::of(&Client::global()?),
+    })
+}
+
+fn numbers(recording: &Recording, extent: &Extent, class: NumberClass) -> Result<Literal> {
+    let numbers = &recording.numbers;
+    let len = extent.numbers(recording)[class.index()];
+    match class {
+        NumberClass::F32 => Literal::from_slice(&numbers.f32[..len], [len]),
+        NumberClass::F64 => Literal::from_slice(&numbers.f64[..len], [len]),
+        NumberClass::I64 => Literal::from_slice(&numbers.i64[..len], [len]),
+    }
+}
+
+/// Adds what came of the execution, for which it waits.
+pub(super) fn end(capsule: Option<Box<Capsule>>, ran: Result<&[DeviceValue], &Error>) {
+    let Some(mut capsule) = capsule else { return };
+    let outputs = ran
+        .map_err(Clone::clone)
+        .and_then(|values| values.iter().map(DeviceValue::to_literal).collect());
+    match outputs {
+        // An ordered program returns one value more, which is of no use to anyone else.
+        Ok(outputs) => {
+            let all: Vec<Literal> = outputs;
+            capsule.outputs = Some(all).filter(|all| all.len() == capsule.output_types.len());
+        }
+        Err(error) => capsule.error = Some(error.to_string()),
+    }
+    wish::take(capsule);
+}
