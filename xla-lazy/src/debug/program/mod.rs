@@ -4,8 +4,9 @@ mod drawing;
 
 use crate::cache;
 use crate::lower::{self, Lowered};
+use crate::op::Number;
 use crate::sync::{self, Placement};
-use crate::trace::{Input, Recording, Trace, flag};
+use crate::trace::{Input, NumberClass, Recording, Trace, flag};
 use crate::ty::Ty;
 use std::fmt;
 use std::panic::Location;
@@ -32,7 +33,8 @@ struct Node {
 
 enum Operand {
     Node(u32),
-    Number(f64),
+    /// As people write it.
+    Number(String),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -116,7 +118,12 @@ fn operands(recording: &Recording, index: usize) -> Vec<Operand> {
         .map(|input| match input {
             Input::Node(of) => Operand::Node(of),
             Input::Number(class, slot) => {
-                Operand::Number(recording.numbers.get(class, slot).to_f64())
+                Operand::Number(match (class, recording.numbers.get(class, slot)) {
+                    // Widened, it has digits that nobody wrote.
+                    (NumberClass::F32, Number::Float(x)) => (x as f32).to_string(),
+                    (_, Number::Float(x)) => x.to_string(),
+                    (_, Number::Int(i)) => i.to_string(),
+                })
             }
         })
         .collect()
