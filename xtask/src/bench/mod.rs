@@ -28,8 +28,8 @@ pub(crate) struct Bench {
     options: Options,
     /// Measure these too, in turn with this project, and print a table: jax, torch_xla, torch
     ///
-    /// Each is installed with pip into a folder of the user's cache the first time (JAX 0.2 GB,
-    /// PyTorch 7 GB on disk). With XLA_BENCH_PYTHON set, that interpreter runs them and nothing is
+    /// Each is installed with pip into a folder of the user's cache the first time (JAX 0.4 GB,
+    /// PyTorch 6 GB on disk). With XLA_BENCH_PYTHON set, that interpreter runs them and nothing is
     /// installed.
     #[arg(long, value_delimiter = ',')]
     against: Vec<Peer>,
