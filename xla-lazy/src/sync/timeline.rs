@@ -20,8 +20,7 @@ impl Running {
             return Running(None);
         }
         if let Some(since) = RECORDING_SINCE.take() {
-            let count = Some(("operators", operators.to_string()));
-            profiler::record("Record", "trace", since, count);
+            profiler::record_recording(since, operators);
         }
         Running(Some((cause, Instant::now())))
     }

@@ -162,6 +162,21 @@ pub fn record(
     }
 }
 
+/// Adds a span from `began` until now in which the calling thread recorded so many operators, if a
+/// profile is running.
+pub fn record_recording(began: Instant, operators: usize) {
+    if is_running() {
+        add(Span {
+            name: "Record".into(),
+            category: "trace",
+            row: Row::Recording(Row::of_thread().id()),
+            began,
+            lasted: began.elapsed(),
+            detail: Some(("operators", operators.to_string())),
+        });
+    }
+}
+
 /// Adds the span of a measurement that ends now, if a profile is running.
 pub(crate) fn measured(metric: Metric, began: Instant) {
     let category = match metric {

@@ -13,9 +13,15 @@ pub(super) enum Row {
     Replica(usize),
     /// A thread that belongs to no replica of a launch.
     Thread(u64),
+    /// When a replica or thread, by the number of its row, recorded what it ran then. That goes on
+    /// across other spans, so it has a row of its own.
+    Recording(u64),
     /// What runs on a device of this process.
     Device(usize),
 }
+
+/// Between the numbers of rows of one kind and those of the next.
+const APART: u64 = 1 << 20;
 
 /// What threads without a replica are called.
 static NAMES: Mutex<BTreeMap<u64, String>> = Mutex::new(BTreeMap::new());
@@ -35,11 +41,11 @@ impl Row {
 
     /// The number that the row has in the file.
     pub(super) fn id(self) -> u64 {
-        const APART: u64 = 1 << 20;
         match self {
             Row::Replica(rank) => rank as u64,
             Row::Thread(number) => APART + number,
-            Row::Device(device) => 2 * APART + device as u64,
+            Row::Recording(of) => 2 * APART + of,
+            Row::Device(device) => 4 * APART + device as u64,
         }
     }
 
@@ -50,6 +56,10 @@ impl Row {
                 let names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
                 names.get(&number).cloned().unwrap_or_default()
             }
+            Row::Recording(of) if of < APART => {
+                format!("{}, recording", Row::Replica(of as usize).name())
+            }
+            Row::Recording(of) => format!("{}, recording", Row::Thread(of - APART).name()),
             Row::Device(device) => format!("xla:{device}"),
         }
     }
