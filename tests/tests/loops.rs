@@ -80,7 +80,7 @@ impl Layer {
 #[test]
 fn a_scan_is_the_loop_written_out() {
     with_devices(1, || {
-        for (reverse, synced) in [(false, false), (true, false), (false, true)] {
+        for (reverse, synced) in [(true, false), (false, true)] {
             let run = |scanned| -> Result<Vec<Vec<f64>>> {
                 let layer = Layer::new()?;
                 let (last, outs) = layer.run(scanned, reverse)?;
