@@ -123,6 +123,8 @@ pub(crate) fn lower(recording: &Recording, extent: &Extent, name: &str) -> Resul
         arguments.push((Argument::Param(position), ty));
         values[node] = Some(f.argument(ty, alias));
     }
+    // A number that several nodes read is one value, as the results of one loop count on.
+    let mut scalars: HashMap<(NumberClass, u32), Value> = HashMap::new();
     if extent.ordered {
         arguments.push((Argument::Order, order_type()));
         f.begin_effects(order_type());
@@ -139,11 +141,11 @@ pub(crate) fn lower(recording: &Recording, extent: &Extent, name: &str) -> Resul
                     what: "lowering",
                     expected: format!("operand {j} of {} before it", node.entry.name),
                 })?,
-                Input::Number(class, slot) => {
+                Input::Number(class, slot) => *scalars.entry((class, slot)).or_insert_with(|| {
                     let slot = slot as usize;
                     let one = f.slice(packed[&class], &[slot], &[slot + 1], &[1]);
                     f.reshape(one, &Shape::scalar())
-                }
+                }),
             });
         }
         if node.has(flag::COLLECTIVE) {
