@@ -19,44 +19,25 @@ pub(super) fn word(f: &mut Func, state: Value, index: usize, count: usize) -> Va
 
 /// The two 32-bit halves of the cipher of `counter + i` for each of `count` elements.
 pub(super) fn threefry(f: &mut Func, state: Value, count: usize) -> (Value, Value) {
-    let (key, start) = (word(f, state, 0, 1), word(f, state, 1, 1));
-    let [k0, k1, k2] = schedule(f, key);
-    // Apart from the elements' own program, which the compiler would otherwise have do all this again
-    // for each of them: it then took 1.7 times as long, and a quarter longer to compile.
-    let once = f.barrier(&[k0, k1, k2, start]);
-    let [k0, k1, k2, start] = std::array::from_fn(|i| {
-        let value = once.get(i).copied().unwrap_or(start);
-        f.broadcast_in_dim(value, &Shape::new(&[count]), &[0])
-    });
+    let (key, start) = (word(f, state, 0, count), word(f, state, 1, count));
     let offset = f.iota(DType::U64, &Shape::new(&[count]), 0);
     let counter = f.binary("add", start, offset);
-    rounds(f, [k0, k1, k2], counter)
+    cipher(f, key, counter)
 }
 
 /// The two 32-bit halves of the cipher of each counter under the key beside it; both `u64` of rank 1.
 pub(super) fn cipher(f: &mut Func, key: Value, counter: Value) -> (Value, Value) {
-    let keys = schedule(f, key);
-    rounds(f, keys, counter)
-}
-
-/// The upper and the lower half of each 64-bit word.
-fn halves(f: &mut Func, x: Value) -> (Value, Value) {
-    let bits = f.constant_int(DType::U64, x.shape(), 32);
-    let high = f.binary("shift_right_logical", x, bits);
-    (f.convert(high, DType::U32), f.convert(x, DType::U32))
-}
-
-/// What the rounds add of each key.
-fn schedule(f: &mut Func, key: Value) -> [Value; 3] {
+    let shape = key.shape();
+    let halves = |f: &mut Func, x: Value| {
+        let bits = f.constant_int(DType::U64, shape, 32);
+        let high = f.binary("shift_right_logical", x, bits);
+        (f.convert(high, DType::U32), f.convert(x, DType::U32))
+    };
     let (k0, k1) = halves(f, key);
-    let parity = f.constant_int(DType::U32, key.shape(), PARITY);
-    let mixed = f.binary("xor", k0, k1);
-    [k0, k1, f.binary("xor", mixed, parity)]
-}
-
-fn rounds(f: &mut Func, keys: [Value; 3], counter: Value) -> (Value, Value) {
-    let shape = counter.shape();
     let (mut x0, mut x1) = halves(f, counter);
+    let parity = f.constant_int(DType::U32, shape, PARITY);
+    let mixed = f.binary("xor", k0, k1);
+    let keys = [k0, k1, f.binary("xor", mixed, parity)];
     x0 = f.binary("add", x0, keys[0]);
     x1 = f.binary("add", x1, keys[1]);
     for round in 0..5usize {
