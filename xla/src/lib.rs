@@ -140,7 +140,8 @@
 //! has the totals under PyTorch/XLA's names, [`debug::pending`] the program recorded so far,
 //! [`debug::capsule`] a program that ran, with its arguments, in a file to be run again,
 //! [`debug::donations`] what became of the memory of state; [`testing::budget`] asserts in a test
-//! what a step may cost.
+//! what a step may cost. `XLA_DEBUG=nan` names the operator that made the first NaN,
+//! `XLA_DEBUG=index` makes an index out of range an error, and [`profiler`] writes a timeline.
 //!
 //! # Deeper
 //! This crate only re-exports. `xla-lazy` defines operators (a new one is an `impl` of its
