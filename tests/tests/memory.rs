@@ -2,7 +2,7 @@
 
 use tests::with_devices;
 use xla::nn::{Linear, Module, Relu, Sequential, cross_entropy};
-use xla::optim::{self, Optimizer};
+use xla::optim;
 use xla::{DType, Literal, Result, Tensor};
 use xla_runtime::Client;
 

@@ -57,7 +57,7 @@ fn entries(folder: &Path) -> usize {
 /// 0.5: what the device must give whoever compiled the program.
 fn train() -> Result<()> {
     let device = xla::device()?;
-    let model = nn::Linear::new(1, 1, &device)?;
+    let model = nn::Linear::new(1, 1, device)?;
     xla::no_grad(|| {
         model.weight().zero_()?;
         Ok::<_, xla::Error>(())

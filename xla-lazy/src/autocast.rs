@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::panic::Location;
 use xla_core::{DType, Error, Result};
 
-/// How [`autocast_with`](crate::autocast_with) casts.
+/// How [`autocast_with`] casts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AutocastOptions {
     /// Whether anything is cast; `false` ends an outer scope's casts for a while.
