@@ -1,11 +1,29 @@
 //! Steps that fail when they are executed: the error says which step and the line, and what was
 //! computed before is still there.
 
+use rustix::process::{Resource, Rlimit, setrlimit};
 use tests::with_devices;
 use xla::{DType, Error, Result, Tensor};
 
-/// More bytes than any machine has.
-const TOO_MANY: usize = 1 << 44;
+/// Elements of 2 GiB: the machine has them, so they are tried.
+const TOO_MANY: usize = 1 << 29;
+
+/// From here on the process gets at most another GiB, so that an allocation of more fails in the
+/// plugin, while a step is executed.
+fn limit_memory() {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("the system says");
+    let pages: u64 = statm
+        .split(' ')
+        .next()
+        .and_then(|size| size.parse().ok())
+        .expect("the size in pages comes first");
+    let bytes = pages * rustix::param::page_size() as u64 + (1 << 30);
+    let limit = Rlimit {
+        current: Some(bytes),
+        maximum: None,
+    };
+    setrlimit(Resource::As, limit).expect("a process may limit itself");
+}
 
 /// The step and the line of a failed step, whose cause is the device's lack of memory.
 fn failed_step<T: std::fmt::Debug>(outcome: Result<T>) -> (u64, u32) {
@@ -27,6 +45,7 @@ fn a_failed_step_is_named_with_its_line() {
     with_devices(1, || {
         let small = Tensor::full([2], 1.0, DType::F32).unwrap();
         xla::sync().unwrap().wait().unwrap();
+        limit_memory();
         let line = line!() + 1;
         let huge = Tensor::full([TOO_MANY], 1.0, DType::F32).unwrap();
         let synced = xla::sync().and_then(|handle| handle.wait());
@@ -42,6 +61,7 @@ fn a_value_that_a_failed_step_took_over_is_that_steps_error() {
     with_devices(1, || {
         let weight = Tensor::full([3], 5.0, DType::F32).unwrap();
         xla::sync().unwrap().wait().unwrap();
+        limit_memory();
         weight.add_(1.0).unwrap();
         let _huge = Tensor::full([TOO_MANY], 1.0, DType::F32).unwrap();
         let kept = weight.copy().unwrap();
@@ -57,6 +77,7 @@ fn a_step_behind_one_that_is_running_fails_with_its_own_number() {
     with_devices(1, || {
         let x = Tensor::full([1500, 1500], 0.001, DType::F32).unwrap();
         xla::sync().unwrap().wait().unwrap();
+        limit_memory();
         let y = x.matmul(&x).unwrap().matmul(&x).unwrap();
         drop(xla::sync().unwrap());
         let total = y.sum((), false).unwrap();

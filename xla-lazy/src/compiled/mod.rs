@@ -37,11 +37,12 @@ use xla_core::Result;
 /// The function is called with its state, which it may change, and its arguments:
 ///
 /// ```no_run
+/// use xla_core::DType;
 /// use xla_lazy::{Generator, Tensor, compile};
 /// # fn demo(weight: Tensor, generator: Generator, batches: Vec<(Tensor, Tensor)>) -> xla_core::Result<()> {
 /// let mut step = compile(
 ///     |(weight, generator): &mut (Tensor, Generator), (x, y, rate): (Tensor, Tensor, Tensor)| {
-///         let noise = Tensor::randn_with(x.shape(), generator)?;
+///         let noise = generator.randn(x.shape(), DType::F32)?;
 ///         let loss = (&x + &noise)?.matmul(weight)?.sub(&y)?.square()?.mean((), false)?;
 ///         loss.backward()?;
 ///         let gradient = weight.grad().map(|g| g.mul(&rate)).transpose()?;

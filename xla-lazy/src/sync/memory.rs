@@ -62,25 +62,39 @@ pub(super) fn make_room(trace: &Arc<Trace>, program: &Executable) -> Result<()> 
     }
 }
 
-/// The plugin's refusal for want of memory, also that of a step, as what it is.
+/// The plugin's refusal for want of memory as what it is, also where it is the reason why a step failed.
 pub(super) fn typed(error: Error, device: Device) -> Error {
-    let plugins = match &error {
-        Error::Step { source, .. } => source.as_ref(),
-        other => other,
-    };
-    match plugins {
+    match error {
+        Error::Step {
+            step,
+            op,
+            at,
+            source,
+        } => Error::Step {
+            step,
+            op,
+            at,
+            source: refused(&source, device).map_or(source, Arc::new),
+        },
+        other => refused(&other, device).unwrap_or_else(|| explain(other)),
+    }
+}
+
+/// What a plugin says that has no memory.
+fn refused(error: &Error, device: Device) -> Option<Error> {
+    match error {
         Error::Pjrt {
             code: RESOURCE_EXHAUSTED,
             message,
             ..
-        } => explain(Error::OutOfMemory {
+        } => Some(explain(Error::OutOfMemory {
             device,
             needed: 0,
             available: None,
             message: message.clone(),
             largest: Vec::new(),
-        }),
-        _ => explain(error),
+        })),
+        _ => None,
     }
 }
 
