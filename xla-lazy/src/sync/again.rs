@@ -1,11 +1,10 @@
 //! A program that is known already, run again on other values.
 
 use super::{
-    Cause, DeviceValue, Launch, Outcomes, Program, STEPS_IN_FLIGHT, StepInfo, donation, drain,
+    Cause, DeviceValue, Launch, Outcomes, Program, STEPS_IN_FLIGHT, Started, donation, drain,
     memory, remember,
 };
-use crate::cache::Compiled;
-use crate::debug::{self, MissedDonation, NotDonated, log};
+use crate::debug::{MissedDonation, NotDonated};
 use crate::gang::Start;
 use crate::lower::Argument;
 use crate::trace::{Numbers, Template, Trace};
@@ -13,7 +12,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use xla_core::{Error, Result};
 use xla_runtime::Buffer;
-use xla_runtime::metrics::{self, Counter};
+use xla_runtime::metrics;
 
 /// The program of a recording without collectives, and numbers for it.
 pub(crate) struct Again<'a> {
@@ -81,40 +80,26 @@ pub(crate) fn run_again(
         outcome: None,
     };
     let (info, outputs) = launch.start(trace, start)?;
-    again.report(trace, compiled, &withheld, info);
     let template = again.template;
+    let shared = withheld
+        .iter()
+        .filter_map(|&at| match compiled.arguments[at] {
+            Argument::Param(position) => template.param(position),
+            Argument::Numbers(_) | Argument::Order => None,
+        });
+    let missed = shared
+        .map(|node| MissedDonation::new(node.ty, node.location, None, NotDonated::Shared))
+        .collect::<SmallVec<[_; 2]>>();
+    let started = Started {
+        compiled,
+        withheld: &withheld,
+        info,
+        device: trace.device,
+        cause,
+    };
+    started.report(&missed, Vec::new, |position| {
+        template.param(position).map(|node| node.ty)
+    });
     remember(&mut trace.lock(), template.nodes().len(), template.chain());
     Ok(outputs)
-}
-
-impl Again<'_> {
-    /// Tells whoever asks what was just started.
-    fn report(&self, trace: &Trace, compiled: &Compiled, withheld: &[usize], info: StepInfo) {
-        let node = |at: usize| match compiled.arguments[at] {
-            Argument::Param(position) => self.template.param(position),
-            Argument::Numbers(_) | Argument::Order => None,
-        };
-        let missed = withheld.iter().filter_map(|&at| node(at));
-        let missed = missed
-            .map(|node| MissedDonation::new(node.ty, node.location, None, NotDonated::Shared))
-            .collect::<SmallVec<[_; 2]>>();
-        for missed in &missed {
-            metrics::add_with(Counter::DonationMissed, 1, || missed.to_string());
-        }
-        if debug::donation::audited() {
-            let overwritten = compiled.donated.iter().filter(|at| !withheld.contains(at));
-            let types = overwritten.filter_map(|&at| node(at)).map(|node| node.ty);
-            debug::donation::note(debug::Part::of(types), &missed);
-        }
-        if log::is_on() {
-            let (step, device, size) = (info.step, trace.device, compiled.size);
-            log::print(format_args!(
-                "step {step} on {device} started for {}: {size}",
-                self.cause
-            ));
-            for missed in missed {
-                log::print(format_args!("  not donated: {missed}"));
-            }
-        }
-    }
 }

@@ -11,6 +11,7 @@ mod donation;
 mod memory;
 mod numbers;
 mod pending;
+mod report;
 mod timeline;
 mod value;
 
@@ -21,13 +22,13 @@ pub(crate) use cause::Cause;
 pub(crate) use memory::note;
 pub(crate) use numbers::LastNumbers;
 pub(crate) use pending::{Pending, live_nodes};
+use report::Started;
 use value::Outcomes;
 pub(crate) use value::{DeviceValue, deadline};
 
 pub(crate) use crate::cache::Placement;
 use crate::cache::{self, Compiled};
 use crate::compiled;
-use crate::debug::{self, log};
 use crate::gang::{Gang, Outcome, Settlement, Start};
 use crate::grad;
 use crate::hash::Hash128;
@@ -362,7 +363,18 @@ fn run(
         ordered: extent.ordered,
     };
     let (info, mut outputs) = launch.start(trace, start)?;
-    report(trace, pending, extent, compiled, &withheld, info, cause);
+    let started = Started {
+        compiled,
+        withheld: &withheld,
+        info,
+        device: trace.device,
+        cause,
+    };
+    started.report(
+        &donation::missed(recording, extent, compiled, &withheld),
+        || donation::replaced(recording, extent, compiled),
+        |position| Some(recording.nodes[recording.params[position as usize].node as usize].ty),
+    );
     let checks = &compiled.checks;
     let told = outputs.split_off(outputs.len() - checks.results());
     // The results are there whatever is found in them: they can be looked at.
@@ -441,47 +453,6 @@ struct Ran {
     outputs: Vec<DeviceValue>,
     /// What was found where values or indices are watched.
     verdict: Result<()>,
-}
-
-/// Tells whoever asks what was just started.
-fn report(
-    trace: &Trace,
-    pending: &Pending,
-    extent: &Extent,
-    compiled: &Compiled,
-    withheld: &[usize],
-    info: StepInfo,
-    cause: Cause,
-) {
-    let recording = &pending.recording;
-    let missed = donation::missed(recording, extent, compiled, withheld);
-    for missed in &missed {
-        metrics::add_with(Counter::DonationMissed, 1, || missed.to_string());
-    }
-    let audited = debug::donation::audited();
-    if !log::is_on() && !audited {
-        return;
-    }
-    let mut missed = missed.to_vec();
-    missed.extend(donation::replaced(recording, extent, compiled));
-    if audited {
-        let overwritten = compiled.donated.iter().filter(|at| !withheld.contains(at));
-        let types = overwritten.filter_map(|&at| match compiled.arguments[at] {
-            Argument::Param(p) => Some(recording.params[p as usize].node),
-            Argument::Numbers(_) | Argument::Order => None,
-        });
-        let types = types.map(|node| recording.nodes[node as usize].ty);
-        debug::donation::note(debug::Part::of(types), &missed);
-    }
-    if log::is_on() {
-        let (step, device, size) = (info.step, trace.device, compiled.size);
-        log::print(format_args!(
-            "step {step} on {device} started for {cause}: {size}"
-        ));
-        for missed in missed {
-            log::print(format_args!("  not donated: {missed}"));
-        }
-    }
 }
 
 /// What a program is started with, besides the recording's buffers.
