@@ -4,6 +4,7 @@
 
 use rustix::process::{Signal, getpid, getppid, kill_process};
 use std::error::Error;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 use tempfile::TempDir;
@@ -26,8 +27,12 @@ fn folder() -> PathBuf {
     std::env::var_os(FOLDER).expect("set for this test").into()
 }
 
+/// Writes down in one stroke: the launch may stop this process at any moment.
 fn note(name: &str, rank: usize, text: &str) {
-    std::fs::write(folder().join(format!("{name}-{rank}")), text).unwrap();
+    let mut file = tempfile::NamedTempFile::new_in(folder()).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file.persist(folder().join(format!("{name}-{rank}")))
+        .unwrap();
 }
 
 /// What ranks have noted under a name.
