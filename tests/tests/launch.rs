@@ -169,7 +169,7 @@ fn a_thread_joins_a_replica_by_its_context() {
                 let without = scope.spawn(|| (xla::device().err(), dist::get_rank().err()));
                 let with = scope.spawn(|| {
                     let _replica = context.enter();
-                    xla::device().and_then(|d| Ok((d.ordinal(), dist::get_rank()?)))
+                    xla::device().and_then(|d| Ok((d.ordinal().unwrap(), dist::get_rank()?)))
                 });
                 (without.join().unwrap(), with.join().unwrap())
             });

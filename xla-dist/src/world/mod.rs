@@ -49,7 +49,7 @@ impl World {
             launch,
             expected: &expected,
             rank: context.rank(),
-            device: context.device().ordinal(),
+            device: context.device().ordinal().unwrap_or_default(),
             subject: format!("a default group of {:?} by {url:?}", backend.name),
         };
         WORLDS.meet((launch.id(), generation), &guest, |_| {
@@ -179,7 +179,7 @@ impl World {
             launch: &self.launch,
             expected: &expected,
             rank,
-            device: context.device().ordinal(),
+            device: context.device().ordinal().unwrap_or_default(),
             subject: format!("a group of the ranks {ranks:?}"),
         };
         let Ok(member) = expected.binary_search(&rank) else {

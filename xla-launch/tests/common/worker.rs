@@ -77,7 +77,7 @@ fn place(rank: usize) -> Outcome<(usize, usize, usize, String)> {
     Ok((
         rank,
         context.world_size(),
-        context.device().ordinal(),
+        context.device().ordinal().unwrap_or_default(),
         process,
     ))
 }

@@ -65,7 +65,7 @@ pub(crate) struct Trace {
     region: AtomicU64,
 }
 
-/// The traces of one thread, by device.
+/// The traces of one thread, by the device's number.
 struct OfThread(Vec<Option<Arc<Trace>>>);
 
 impl Drop for OfThread {
@@ -98,10 +98,10 @@ impl Trace {
             // Made outside: that may call back to find the thread's traces.
             let new = Trace::new(device);
             TRACES.with_borrow_mut(|OfThread(traces)| {
-                if traces.len() <= device.ordinal() {
-                    traces.resize(device.ordinal() + 1, None);
+                if traces.len() <= device.number() {
+                    traces.resize(device.number() + 1, None);
                 }
-                Arc::clone(traces[device.ordinal()].get_or_insert(new))
+                Arc::clone(traces[device.number()].get_or_insert(new))
             })
         })
     }
@@ -110,7 +110,7 @@ impl Trace {
     /// of it. `f` must not ask for a trace that the thread may lack.
     #[inline]
     pub(super) fn with_known<T>(device: Device, f: impl FnOnce(&Arc<Trace>) -> T) -> Option<T> {
-        TRACES.with_borrow(|OfThread(traces)| Some(f(traces.get(device.ordinal())?.as_ref()?)))
+        TRACES.with_borrow(|OfThread(traces)| Some(f(traces.get(device.number())?.as_ref()?)))
     }
 
     fn new(device: Device) -> Arc<Trace> {
