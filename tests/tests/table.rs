@@ -84,7 +84,8 @@ fn before_between_and_after_launches() {
     with_devices(4, || {
         assert_eq!(xla::devices().unwrap().len(), 4);
         for _ in 0..2 {
-            let ranks = Launcher::new().run(|rank| xla::device().map(|d| (rank, d.ordinal().unwrap())));
+            let ranks =
+                Launcher::new().run(|rank| xla::device().map(|d| (rank, d.ordinal().unwrap())));
             assert_eq!(ranks.unwrap(), [(0, 0), (1, 1), (2, 2), (3, 3)]);
             assert_eq!(row().unwrap(), expected(0, 1));
         }

@@ -52,7 +52,7 @@ pub(crate) fn note(value: &DeviceValue, op: &'static str, location: &'static Loc
 /// # Errors
 /// [`Error::OutOfMemory`], naming the largest tensors; that of a step in flight which failed.
 pub(super) fn make_room(trace: &Arc<Trace>, program: &Executable) -> Result<()> {
-    let ordinal = trace.device.ordinal();
+    let ordinal = trace.device.ordinal().unwrap_or_default();
     match program.check_memory(ordinal) {
         Err(Error::OutOfMemory { .. }) => {
             drain(trace, 0)?;
@@ -118,7 +118,7 @@ fn largest_on(device: Device) -> Vec<LiveTensor> {
     for k in known.iter() {
         let Some(value) = k.value.get() else { continue };
         let buffer = value.buffer();
-        if buffer.device() == device.ordinal() && !buffer.is_deleted() {
+        if Some(buffer.device()) == device.ordinal() && !buffer.is_deleted() {
             all.push(LiveTensor {
                 dtype: buffer.dtype(),
                 shape: buffer.shape().dims().to_vec(),

@@ -406,7 +406,7 @@ struct Launch<'a> {
 impl Launch<'_> {
     fn start(self, trace: &Trace, start: Start) -> Result<(StepInfo, Vec<DeviceValue>)> {
         let options = ExecuteOptions {
-            device: trace.device.ordinal(),
+            device: trace.device.ordinal().unwrap_or_default(),
             launch_id: start.launch_id,
             non_donatable: self.withheld,
         };

@@ -48,7 +48,8 @@ impl LastNumbers {
         }
         let dtype = number_type(class).dtype();
         let shape = Shape::new(&[len]);
-        let buffer = Client::global()?.upload(bytes, dtype, &shape, device.ordinal())?;
+        let buffer =
+            Client::global()?.upload(bytes, dtype, &shape, device.ordinal().unwrap_or_default())?;
         let value = DeviceValue::new(buffer, None, Outcomes::default());
         match known {
             Some(sent) => {

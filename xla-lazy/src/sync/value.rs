@@ -194,7 +194,8 @@ impl DeviceValue {
     /// # Errors
     /// The runtime's.
     pub(crate) fn upload(literal: Literal, device: Device) -> Result<Self> {
-        let buffer = Client::global()?.upload_owned(literal, device.ordinal())?;
+        let buffer =
+            Client::global()?.upload_owned(literal, device.ordinal().unwrap_or_default())?;
         Ok(DeviceValue::new(buffer, None, Outcomes::default()))
     }
 
@@ -218,7 +219,7 @@ impl DeviceValue {
         let buffer = self
             .0
             .buffer
-            .copy_to_device(device.ordinal())
+            .copy_to_device(device.ordinal().unwrap_or_default())
             .map_err(|e| self.explain(e))?;
         Ok(DeviceValue::new(
             buffer,
