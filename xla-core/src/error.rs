@@ -185,6 +185,32 @@ pub enum Error {
         /// How many there are.
         count: usize,
     },
+    /// A mesh that cannot be made of the devices there are, or whose parts contradict each other.
+    #[error("{op}: expected {expected}, got {got}{at}")]
+    Mesh {
+        /// The function called.
+        op: &'static str,
+        /// What the mesh may be, given its other parts and the devices.
+        expected: String,
+        /// What was asked for.
+        got: String,
+        /// The call.
+        at: Site,
+    },
+    /// A sharding that does not fit the mesh or the tensor it is for.
+    #[error("{op}: the sharding {sharding} does not fit {target}: {reason}{at}")]
+    Sharding {
+        /// The function called.
+        op: &'static str,
+        /// The sharding's specification.
+        sharding: String,
+        /// The mesh or the tensor.
+        target: String,
+        /// What does not fit.
+        reason: String,
+        /// The call.
+        at: Site,
+    },
     /// An environment variable or option with a value that has no meaning.
     #[error("{name}: expected {expected}, got {got:?}")]
     Config {
@@ -666,6 +692,8 @@ impl Error {
         | Error::DeviceMismatch { op, .. }
         | Error::IndexOutOfRange { op, .. }
         | Error::Argument { op, .. }
+        | Error::Mesh { op, .. }
+        | Error::Sharding { op, .. }
         | Error::Autograd { op, .. }
         | Error::InBody { op, .. }
         | Error::ForeignTrace { op, .. } = &mut self
@@ -690,6 +718,8 @@ impl Error {
             | Error::DeviceMismatch { at, .. }
             | Error::IndexOutOfRange { at, .. }
             | Error::Argument { at, .. }
+            | Error::Mesh { at, .. }
+            | Error::Sharding { at, .. }
             | Error::Autograd { at, .. }
             | Error::InBody { at, .. }
             | Error::NotANumber { at, .. }

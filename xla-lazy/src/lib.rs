@@ -24,6 +24,7 @@ mod lower;
 mod op;
 mod ops;
 mod precision;
+pub mod spmd;
 pub mod stablehlo;
 mod step_closure;
 mod storage;

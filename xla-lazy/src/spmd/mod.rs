@@ -1,0 +1,17 @@
+//! One program over several devices: how the devices are arranged, and how tensors are split over
+//! them.
+//!
+//! A [`Mesh`] arranges devices in a grid with named axes. A [`PartitionSpec`] says for each axis of
+//! a tensor over which of the mesh's axes it is split; both together are a [`NamedSharding`].
+
+#[allow(dead_code, reason = "lowering uses the rest")]
+mod mesh;
+#[allow(dead_code, reason = "lowering uses the rest")]
+mod sharding;
+mod spec;
+#[allow(dead_code, reason = "lowering uses it")]
+mod text;
+
+pub use mesh::Mesh;
+pub use sharding::NamedSharding;
+pub use spec::{PartitionSpec, SpecAxes};
