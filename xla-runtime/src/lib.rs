@@ -54,6 +54,7 @@
 pub mod context;
 pub mod ffi;
 pub mod kv;
+pub mod literal_file;
 pub mod meeting;
 pub mod metrics;
 pub mod process;

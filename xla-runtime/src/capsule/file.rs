@@ -1,12 +1,11 @@
 //! Capsules as safetensors files.
 
 use super::{Capsule, Versions};
+use crate::literal_file::{self, Stored};
 use crate::options::CompileOptions;
-use safetensors::Dtype;
-use safetensors::tensor::{SafeTensors, View, serialize_to_file};
+use safetensors::tensor::SafeTensors;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,23 +13,6 @@ use xla_core::{DType, Error, Literal, Result, Shape};
 
 /// What the metadata says under `format`.
 const FORMAT: &str = "xla-capsule-1";
-
-/// The dtypes of tensors under the names that the format has for them.
-const DTYPES: [(DType, Dtype); 13] = [
-    (DType::Bool, Dtype::BOOL),
-    (DType::I8, Dtype::I8),
-    (DType::I16, Dtype::I16),
-    (DType::I32, Dtype::I32),
-    (DType::I64, Dtype::I64),
-    (DType::U8, Dtype::U8),
-    (DType::U16, Dtype::U16),
-    (DType::U32, Dtype::U32),
-    (DType::U64, Dtype::U64),
-    (DType::F16, Dtype::F16),
-    (DType::BF16, Dtype::BF16),
-    (DType::F32, Dtype::F32),
-    (DType::F64, Dtype::F64),
-];
 
 /// Dtype and dimensions of a result.
 #[derive(Serialize, Deserialize)]
@@ -79,17 +61,9 @@ impl Capsule {
         let tensors = inputs
             .map(|(i, literal)| (input(i), literal))
             .chain(outputs.map(|(i, literal)| (output(i), literal)))
-            .map(|(name, literal)| Ok((name, Tensor::of(literal)?)))
+            .map(|(name, literal)| Ok((name, Stored::new("Capsule::save", literal)?)))
             .collect::<Result<Vec<_>>>()?;
-        let io = |e| Error::io(path, e);
-        let folder = match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        let file = tempfile::NamedTempFile::new_in(folder).map_err(io)?;
-        serialize_to_file(tensors, Some(metadata), file.path()).map_err(|e| broken(path, e))?;
-        file.persist(path).map_err(|e| io(e.error))?;
-        Ok(())
+        literal_file::replace(path, tensors, Some(metadata))
     }
 
     /// Writes the capsule to a file of its own, `xla-capsule-PROCESS-NUMBER.safetensors`, in this
@@ -130,15 +104,7 @@ impl Capsule {
         let header: Header = parse(path, &header)?;
         let literal = |name: String| -> Result<Literal> {
             let view = tensors.tensor(&name).map_err(|e| broken(path, e))?;
-            let named = DTYPES.iter().find(|(_, dtype)| *dtype == view.dtype());
-            let Some((dtype, _)) = named else {
-                return Err(broken(path, format_args!("{name} of {:?}", view.dtype())));
-            };
-            Literal::from_fill(*dtype, &Shape::new(view.shape()), |to| {
-                to.copy_from_slice(view.data());
-                Ok(())
-            })
-            .map_err(|e| broken(path, e))
+            literal_file::to_literal(path, &name, &view)
         };
         let literals = |count: usize, name: fn(usize) -> String| -> Result<Vec<Literal>> {
             (0..count).map(|i| literal(name(i))).collect()
@@ -182,49 +148,5 @@ fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T> {
 }
 
 fn broken(path: &Path, got: impl std::fmt::Display) -> Error {
-    Error::FileFormat {
-        path: path.to_owned(),
-        expected: "a capsule of this version".into(),
-        got: got.to_string(),
-    }
-}
-
-struct Tensor<'a> {
-    literal: &'a Literal,
-    dtype: Dtype,
-}
-
-impl<'a> Tensor<'a> {
-    fn of(literal: &'a Literal) -> Result<Self> {
-        let named = DTYPES.iter().find(|(dtype, _)| *dtype == literal.dtype());
-        match named {
-            Some((_, dtype)) => Ok(Tensor {
-                literal,
-                dtype: *dtype,
-            }),
-            None => Err(Error::dtype(
-                "Capsule::save",
-                "a dtype that safetensors has",
-                literal.dtype(),
-            )),
-        }
-    }
-}
-
-impl View for Tensor<'_> {
-    fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
-    fn shape(&self) -> &[usize] {
-        self.literal.shape().dims()
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        self.literal.bytes().into()
-    }
-
-    fn data_len(&self) -> usize {
-        self.literal.bytes().len()
-    }
+    literal_file::foreign(path, "a capsule of this version", got)
 }
