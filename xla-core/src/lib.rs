@@ -13,6 +13,7 @@ mod error;
 mod literal;
 mod memory;
 mod shape;
+mod tiling;
 
 pub use config::Config;
 pub use device::{Device, DeviceKind};
@@ -22,3 +23,4 @@ pub use half::{bf16, f16};
 pub use literal::Literal;
 pub use memory::LiveTensor;
 pub use shape::{Axes, Dims, IntoAxes, IntoDims, IntoShape, Shape};
+pub use tiling::Tiling;

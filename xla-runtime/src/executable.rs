@@ -6,11 +6,11 @@ use crate::handle::Handle;
 use crate::memory::Need;
 use crate::options::CompileOptions;
 use crate::signature::{Signature, describe, dtype};
-use crate::{blob, exit};
+use crate::{blob, exit, shardings};
 use pjrt_sys as sys;
 use std::fmt;
 use std::sync::Arc;
-use xla_core::{DType, Error, Result, Shape};
+use xla_core::{DType, Error, Result, Shape, Tiling};
 
 /// A compiled program, loaded onto the devices it runs on. Clones are the same program.
 #[derive(Clone)]
@@ -97,12 +97,21 @@ impl Executable {
         donated.sort_unstable();
         donated.dedup();
         let need = compiled_memory(api, &compiled).as_ref().map(Need::of);
+        let mut signature = signature.clone();
+        if options.propagate_to_outputs.contains(&true) {
+            let chosen = shardings::outputs(&optimized(api, &compiled)?, signature.outputs.len())?;
+            shardings::to_shards(
+                &mut signature.outputs,
+                &options.propagate_to_outputs,
+                &chosen,
+            )?;
+        }
         Ok(Executable(Arc::new(Program {
             loaded,
             compiled,
             need,
             client: client.clone(),
-            signature: signature.clone(),
+            signature,
             donated,
             placement,
         })))
@@ -211,31 +220,54 @@ impl Executable {
     /// # Errors
     /// [`Error::Pjrt`] where the plugin does not export it.
     pub fn optimized_hlo(&self) -> Result<OptimizedProgram> {
-        let api = self.0.client.api();
-        let mut program = Extended::<sys::PJRT_Program>::new(|_| {});
-        let mut args = Extended::<sys::PJRT_Executable_OptimizedProgram_Args>::new(|a| {
-            a.executable = self.0.compiled.as_ptr();
-            a.program = program.as_mut_ptr();
-        });
-        // SAFETY: the executable is live; without a place for code the call states its size only.
-        unsafe { api.PJRT_Executable_OptimizedProgram(&mut args) }?;
-        let mut code = vec![0u8; program.code_size];
-        let mut program = Extended::<sys::PJRT_Program>::new(|p| {
-            p.code = code.as_mut_ptr().cast();
-            p.code_size = code.len();
-        });
-        let mut args = Extended::<sys::PJRT_Executable_OptimizedProgram_Args>::new(|a| {
-            a.executable = self.0.compiled.as_ptr();
-            a.program = program.as_mut_ptr();
-        });
-        // SAFETY: as above, and `code` is as long as the plugin asked for; the format's name is
-        // static in the plugin.
-        let format = unsafe {
-            api.PJRT_Executable_OptimizedProgram(&mut args)?;
-            string(program.format, program.format_size)
-        };
-        Ok(OptimizedProgram { format, code })
+        optimized(self.0.client.api(), &self.0.compiled)
     }
+
+    /// How each argument of a partitioned program is spread over its partitions, which are numbered
+    /// in the order of [`Executable::devices`].
+    ///
+    /// # Errors
+    /// As [`Executable::output_shardings`].
+    pub fn parameter_shardings(&self) -> Result<Vec<Tiling>> {
+        shardings::parameters(&self.optimized_hlo()?, self.0.signature.inputs.len())
+    }
+
+    /// How each result of a partitioned program is spread over its partitions, as the program's text
+    /// asked or XLA chose. It is read from the optimised program, which is not free: ask once.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a program that was not partitioned, and for an array that is on
+    /// one partition only or whose spreading is left to the program's text; those of
+    /// [`Executable::optimized_hlo`].
+    pub fn output_shardings(&self) -> Result<Vec<Tiling>> {
+        shardings::outputs(&self.optimized_hlo()?, self.0.signature.outputs.len())
+    }
+}
+
+fn optimized(api: &Api, compiled: &Handle<sys::PJRT_Executable>) -> Result<OptimizedProgram> {
+    let mut program = Extended::<sys::PJRT_Program>::new(|_| {});
+    let mut args = Extended::<sys::PJRT_Executable_OptimizedProgram_Args>::new(|a| {
+        a.executable = compiled.as_ptr();
+        a.program = program.as_mut_ptr();
+    });
+    // SAFETY: the executable is live; without a place for code the call states its size only.
+    unsafe { api.PJRT_Executable_OptimizedProgram(&mut args) }?;
+    let mut code = vec![0u8; program.code_size];
+    let mut program = Extended::<sys::PJRT_Program>::new(|p| {
+        p.code = code.as_mut_ptr().cast();
+        p.code_size = code.len();
+    });
+    let mut args = Extended::<sys::PJRT_Executable_OptimizedProgram_Args>::new(|a| {
+        a.executable = compiled.as_ptr();
+        a.program = program.as_mut_ptr();
+    });
+    // SAFETY: as above, and `code` is as long as the plugin asked for; the format's name is
+    // static in the plugin.
+    let format = unsafe {
+        api.PJRT_Executable_OptimizedProgram(&mut args)?;
+        string(program.format, program.format_size)
+    };
+    Ok(OptimizedProgram { format, code })
 }
 
 fn compiled_memory(api: &Api, compiled: &Handle<sys::PJRT_Executable>) -> Option<CompiledMemory> {

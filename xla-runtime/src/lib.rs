@@ -84,6 +84,7 @@ mod memory;
 mod named_value;
 mod options;
 mod plugin;
+mod shardings;
 mod signature;
 mod threads;
 

@@ -112,6 +112,11 @@ pub struct CompileOptions {
     pub use_spmd_partitioning: bool,
     /// Partition with Shardy (annotations of the `sdy` dialect) rather than GSPMD.
     pub use_shardy: bool,
+    /// Results of a partitioned program whose sharding XLA chooses, where the text gives none: one
+    /// entry for each result, or none for none. Of such a result the signature that is compiled with
+    /// has the whole shape; that of the [`Executable`](crate::Executable) has its shards', and
+    /// [`Executable::output_shardings`](crate::Executable::output_shardings) what was chosen.
+    pub propagate_to_outputs: Vec<bool>,
     /// Arguments whose memory the program's text gives away (`tf.aliasing_output` or
     /// `jax.buffer_donor`), by position.
     pub donated: Vec<usize>,
@@ -129,6 +134,7 @@ impl Default for CompileOptions {
             portable: true,
             use_spmd_partitioning: false,
             use_shardy: false,
+            propagate_to_outputs: Vec::new(),
             donated: Vec::new(),
             overrides: BTreeMap::new(),
         }
@@ -213,6 +219,17 @@ impl CompileOptions {
                 index.to_string(),
             );
         }
+        let chosen = self.propagate_to_outputs.len();
+        if chosen != 0 && (chosen != signature.outputs.len() || !self.use_spmd_partitioning) {
+            return bad(
+                "propagate_to_outputs",
+                format!(
+                    "nothing, or, for a partitioned program, one entry for each of the {} results",
+                    signature.outputs.len()
+                ),
+                format!("{chosen} entries"),
+            );
+        }
         let device_assignment = if self.portable {
             None
         } else {
@@ -227,7 +244,10 @@ impl CompileOptions {
             use_shardy_partitioner: self.use_shardy,
             device_assignment,
             allow_spmd_sharding_propagation_to_parameters: vec![false],
-            allow_spmd_sharding_propagation_to_output: vec![false],
+            allow_spmd_sharding_propagation_to_output: match self.propagate_to_outputs.as_slice() {
+                [] => vec![false],
+                each => each.to_vec(),
+            },
             ..Default::default()
         };
         let options = proto::CompileOptionsProto {

@@ -233,6 +233,14 @@ fn executable(
     })
 }
 
+/// How many devices this process can run programs on.
+///
+/// # Errors
+/// Those of [`Client::global`].
+pub(crate) fn real_device_count() -> Result<usize> {
+    Ok(Client::global()?.devices().len())
+}
+
 /// What the compiler is given besides the program's text.
 ///
 /// # Errors

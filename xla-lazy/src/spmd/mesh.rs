@@ -1,11 +1,11 @@
 //! Devices in a grid with named axes.
 
+use crate::cache::real_device_count;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::panic::Location;
 use std::sync::{PoisonError, RwLock};
 use xla_core::{Device, Error, Result, Site};
-use xla_runtime::Client;
 
 /// Devices of this process, arranged in a grid whose axes have names.
 ///
@@ -32,7 +32,8 @@ impl Mesh {
     /// # Errors
     /// [`Error::Mesh`] for a device that does not exist or is named twice, a shape that does not
     /// hold as many devices, and names that are not one for each axis, empty, equal, or that have
-    /// quotation marks, backslashes or control characters in them. Those of [`Client::global`].
+    /// quotation marks, backslashes or control characters in them. Those of loading the
+    /// plugin.
     ///
     /// ```no_run
     /// use xla_lazy::spmd::Mesh;
@@ -45,7 +46,7 @@ impl Mesh {
     #[track_caller]
     pub fn new(devices: &[usize], shape: &[usize], axis_names: &[&str]) -> Result<Mesh> {
         let at = Location::caller();
-        let present = Client::global()?.devices().len();
+        let present = real_device_count()?;
         Mesh::among(present, devices, shape, axis_names).map_err(|e| e.at(at))
     }
 
@@ -62,7 +63,7 @@ impl Mesh {
     #[track_caller]
     pub fn all(axis: &str) -> Result<Mesh> {
         let at = Location::caller();
-        let present = Client::global()?.devices().len();
+        let present = real_device_count()?;
         let devices: Vec<usize> = (0..present).collect();
         Mesh::among(present, &devices, &[present], &[axis]).map_err(|e| e.at(at))
     }

@@ -11,6 +11,8 @@ mod sharding;
 mod spec;
 #[allow(dead_code, reason = "lowering uses it")]
 mod text;
+#[allow(dead_code, reason = "what executions return uses it")]
+mod tiles;
 
 pub use mesh::Mesh;
 pub use sharding::NamedSharding;

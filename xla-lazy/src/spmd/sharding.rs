@@ -203,7 +203,7 @@ impl NamedSharding {
     }
 
     /// Which block the device at this position holds, along each axis.
-    fn block(&self, rank: usize, position: usize) -> Vec<usize> {
+    pub(super) fn block(&self, rank: usize, position: usize) -> Vec<usize> {
         let coordinates = self.mesh.coordinates(position);
         let place = |digits: &Vec<Digit>| {
             let digits = digits.iter();
