@@ -13,7 +13,12 @@ mod spec;
 mod text;
 #[allow(dead_code, reason = "what executions return uses it")]
 mod tiles;
+mod visualize;
 
 pub use mesh::Mesh;
 pub use sharding::NamedSharding;
 pub use spec::{PartitionSpec, SpecAxes};
+pub use visualize::{visualize_sharding, visualize_sharding_svg};
+
+#[cfg(test)]
+mod tests;
