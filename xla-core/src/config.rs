@@ -37,6 +37,9 @@ pub struct Config {
     pub launch_log_prefix: bool,
     /// `XLA_USE_SPMD`: whether programs are partitioned over all devices; not when unset.
     pub use_spmd: bool,
+    /// `XLA_USE_SHARDY`: whether such programs are annotated for Shardy, rather than for GSPMD; they
+    /// are when unset.
+    pub use_shardy: bool,
     /// `XLA_DEADLINE_SECONDS`: how long anything waits before it becomes an error.
     pub deadline: Duration,
     /// `XLA_HEARTBEAT_SECONDS`: how long a process may be silent before the others take it for
@@ -270,6 +273,7 @@ impl Config {
             launch_devices: count("XLA_LAUNCH_DEVICES")?,
             launch_log_prefix: flag("XLA_LAUNCH_LOG_PREFIX", true)?,
             use_spmd: flag("XLA_USE_SPMD", false)?,
+            use_shardy: flag("XLA_USE_SHARDY", true)?,
             deadline: seconds("XLA_DEADLINE_SECONDS", DEFAULT_DEADLINE)?,
             heartbeat: seconds("XLA_HEARTBEAT_SECONDS", DEFAULT_HEARTBEAT)?,
             debug: Debugging::parse(&get("XLA_DEBUG").unwrap_or_default())?,

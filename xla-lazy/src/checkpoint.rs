@@ -71,7 +71,7 @@ where
     }
     let device = match inputs.first() {
         Some(input) => input.device(),
-        None => xla_runtime::context::current("checkpoint")?.device(),
+        None => crate::spmd::default_device("checkpoint")?,
     };
     let before = Snapshot::of_device(device)?;
     let output = f(&inputs)?;

@@ -1,6 +1,8 @@
 //! From a recording to StableHLO: the part of it that the outputs need.
 
+use crate::cache::Placement;
 use crate::debug::checks::{self, Checks};
+use crate::spmd::{NamedSharding, Partitioned};
 use crate::stablehlo::{Func, Value};
 use crate::trace::{Input, NumberClass, Recording, flag, number_type};
 use crate::ty::{Ty, ty};
@@ -81,7 +83,12 @@ impl Extent {
 ///
 /// # Errors
 /// [`Error::ProgramTooLarge`], or what an operator's lowering returns, with its line.
-pub(crate) fn lower(recording: &Recording, extent: &Extent, name: &str) -> Result<Lowered> {
+pub(crate) fn lower(
+    recording: &Recording,
+    extent: &Extent,
+    placement: &Placement,
+    name: &str,
+) -> Result<Lowered> {
     let needed = reachable(recording, extent);
     let operators = needed.iter().filter(|n| **n).count();
     if operators > MAX_LIVE {
@@ -94,6 +101,10 @@ pub(crate) fn lower(recording: &Recording, extent: &Extent, name: &str) -> Resul
     if checks::watches_indices() {
         f.begin_watching();
     }
+    let partitioned = placement.partitioned();
+    if let Some(Partitioned { mesh, shardy, .. }) = partitioned {
+        f.begin_partitioned(*mesh, *shardy);
+    }
     let mut watched = Vec::new();
     let mut values: Vec<Option<Value>> = vec![None; extent.len];
     let mut arguments = Vec::new();
@@ -103,7 +114,11 @@ pub(crate) fn lower(recording: &Recording, extent: &Extent, name: &str) -> Resul
         if len > 0 {
             let ty = ty(number_type(class).dtype(), &Shape::new(&[len]));
             arguments.push((Argument::Numbers(class), ty));
-            packed.insert(class, f.argument(ty, None));
+            let packed_numbers = f.argument(ty, None);
+            if let Some(partitioned) = partitioned {
+                f.shard_argument(packed_numbers, &partitioned.replicated(), ty.shape());
+            }
+            packed.insert(class, packed_numbers);
         }
     }
     for (position, param) in recording.params.iter().enumerate() {
@@ -116,12 +131,22 @@ pub(crate) fn lower(recording: &Recording, extent: &Extent, name: &str) -> Resul
         let result = param
             .rebound
             .and_then(|n| extent.live.binary_search(&n).ok());
-        let alias = result.filter(|_| extent.donors.binary_search(&position).is_ok());
+        let alias = result
+            .filter(|_| extent.donors.binary_search(&position).is_ok())
+            .filter(|&at| partitioned.is_none_or(|p| p.keeps(position, at)));
         if alias.is_some() {
             donated.push(arguments.len());
         }
-        arguments.push((Argument::Param(position), ty));
-        values[node] = Some(f.argument(ty, alias));
+        let Some(partitioned) = partitioned else {
+            arguments.push((Argument::Param(position), ty));
+            values[node] = Some(f.argument(ty, alias));
+            continue;
+        };
+        let sharding = partitioned.parameter(position);
+        let stored = padded(ty, sharding);
+        arguments.push((Argument::Param(position), stored));
+        let argument = f.argument(stored, alias);
+        values[node] = Some(f.shard_argument(argument, sharding, ty.shape()));
     }
     // A number that several nodes read is one value, as the results of one loop count on.
     let mut scalars: HashMap<(NumberClass, u32), Value> = HashMap::new();
@@ -170,6 +195,9 @@ pub(crate) fn lower(recording: &Recording, extent: &Extent, name: &str) -> Resul
         .iter()
         .filter_map(|&i| values[i as usize])
         .collect();
+    if let Some(partitioned) = partitioned {
+        f.shard_results(&mut results, &partitioned.results);
+    }
     let (checks, told) = Checks::lower(&mut f, &values, watched);
     results.extend(told);
     results.extend(f.order());
@@ -183,6 +211,11 @@ pub(crate) fn lower(recording: &Recording, extent: &Extent, name: &str) -> Resul
         operators,
         checks,
     })
+}
+
+/// The type as which a value arrives and leaves that is spread like this.
+fn padded(of: Ty, sharding: &NamedSharding) -> Ty {
+    ty(of.dtype(), &sharding.padded_shape(of.shape()))
 }
 
 /// The type of an order value. Only who computes it matters: its element is always 0.

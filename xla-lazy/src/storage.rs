@@ -1,6 +1,7 @@
 //! The value behind a tensor: pending in a trace, computed on a device, or failed.
 
 use crate::grad::{GradNode, Leaf};
+use crate::spmd::NamedSharding;
 use crate::sync::DeviceValue;
 use crate::trace::{Overwrite, Slot, Trace};
 use crate::ty::Ty;
@@ -44,6 +45,8 @@ pub(crate) struct Contents {
     pub(crate) range: Option<(i64, i64)>,
     /// The argument of the compiled function being recorded that the range is of.
     pub(crate) argument: Option<u32>,
+    /// How the value is to be spread over the mesh whose device this is on, whatever it becomes.
+    pub(crate) mark: Option<NamedSharding>,
 }
 
 /// One value, shared by every handle on it and every view of it. In-place operators rebind it.
@@ -82,6 +85,7 @@ impl Storage {
                 retained: None,
                 range: None,
                 argument: None,
+                mark: None,
             }),
         }
     }
@@ -113,6 +117,7 @@ impl Storage {
         contents.changed = None;
         contents.range = None;
         contents.argument = None;
+        contents.mark = None;
         let leaves = [contents.leaf.take(), contents.retained.take()];
         let history = contents.history.take();
         drop(contents);
@@ -151,6 +156,9 @@ impl Storage {
     pub(crate) fn replace(&self, ty: Ty, device: Device, value: DeviceValue) {
         let mut contents = self.lock();
         let old = std::mem::replace(&mut contents.value, Value::Ready(value));
+        if self.device.load() != device {
+            contents.mark = None;
+        }
         self.ty.store(ty);
         self.device.store(device);
         self.set_slot(Slot::NONE);
@@ -160,6 +168,17 @@ impl Storage {
         drop(contents);
         // They may hold handles, which are dropped only while no storage is locked.
         drop((old, history));
+    }
+
+    /// Makes a copy on another device this storage's value. Nothing may be pending that reads it.
+    pub(crate) fn relocate(&self, device: Device, value: DeviceValue) {
+        let mut contents = self.lock();
+        let old = std::mem::replace(&mut contents.value, Value::Ready(value));
+        self.device.store(device);
+        self.set_slot(Slot::NONE);
+        contents.mark = None;
+        drop(contents);
+        drop(old);
     }
 
     #[inline]
@@ -178,6 +197,11 @@ impl Storage {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Contents> {
         self.touched.store(true, Ordering::Relaxed);
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How the value is to be spread, if somebody has said so.
+    pub(crate) fn mark(&self) -> Option<NamedSharding> {
+        self.lock().mark.clone()
     }
 
     /// The trace the value is pending in.

@@ -3,6 +3,7 @@
 use crate::compiled;
 use crate::grad::Leaf;
 use crate::op::OpEntry;
+use crate::spmd::{self, NamedSharding};
 use crate::storage::{History, Storage, Value};
 use crate::sync::{self, DeviceValue};
 use crate::trace::{self, Trace, flag};
@@ -42,11 +43,12 @@ impl Drop for Tensor {
     }
 }
 
-/// Where and as what a tensor is made: a dtype, a device, both or neither (`()`).
+/// Where and as what a tensor is made: a dtype, a device or a sharding, both or neither (`()`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TensorOptions {
     dtype: Option<DType>,
     device: Option<Device>,
+    sharding: Option<&'static NamedSharding>,
 }
 
 impl TensorOptions {
@@ -60,6 +62,11 @@ impl TensorOptions {
         self.device
     }
 
+    /// The sharding asked for, over the mesh that the device stands for.
+    pub fn sharding(&self) -> Option<&NamedSharding> {
+        self.sharding
+    }
+
     /// The device asked for, or the calling replica's.
     ///
     /// # Errors
@@ -67,7 +74,39 @@ impl TensorOptions {
     pub fn device_or_current(&self, op: &'static str) -> Result<Device> {
         match self.device {
             Some(device) => Ok(device),
-            None => xla_runtime::context::current(op).map(|c| c.device()),
+            None => spmd::default_device(op),
+        }
+    }
+
+    /// A new tensor as these options have it spread.
+    pub(crate) fn spread(
+        &self,
+        op: &'static str,
+        made: Tensor,
+        at: &'static Location<'static>,
+    ) -> Result<Tensor> {
+        if let Some(sharding) = self.sharding {
+            spmd::spread(op, &made, sharding, at)?;
+        }
+        Ok(made)
+    }
+}
+
+impl From<&NamedSharding> for TensorOptions {
+    fn from(sharding: &NamedSharding) -> Self {
+        TensorOptions {
+            dtype: None,
+            device: Some(sharding.mesh().device()),
+            sharding: Some(sharding.interned()),
+        }
+    }
+}
+
+impl From<(DType, &NamedSharding)> for TensorOptions {
+    fn from((dtype, sharding): (DType, &NamedSharding)) -> Self {
+        TensorOptions {
+            dtype: Some(dtype),
+            ..TensorOptions::from(sharding)
         }
     }
 }
@@ -82,7 +121,7 @@ impl From<DType> for TensorOptions {
     fn from(dtype: DType) -> Self {
         TensorOptions {
             dtype: Some(dtype),
-            device: None,
+            ..TensorOptions::default()
         }
     }
 }
@@ -90,8 +129,8 @@ impl From<DType> for TensorOptions {
 impl From<Device> for TensorOptions {
     fn from(device: Device) -> Self {
         TensorOptions {
-            dtype: None,
             device: Some(device),
+            ..TensorOptions::default()
         }
     }
 }
@@ -107,6 +146,7 @@ impl From<(DType, Device)> for TensorOptions {
         TensorOptions {
             dtype: Some(dtype),
             device: Some(device),
+            sharding: None,
         }
     }
 }
@@ -151,6 +191,19 @@ impl Tensor {
         self.view.as_ref().map_or(self.storage.ty(), |v| v.ty)
     }
 
+    /// Where and as what this tensor is; spread as it is marked.
+    pub(crate) fn alike(&self) -> TensorOptions {
+        let sharding = match self.device().is_virtual() && self.view.is_none() {
+            true => self.storage.mark(),
+            false => None,
+        };
+        TensorOptions {
+            dtype: Some(self.dtype()),
+            device: Some(self.device()),
+            sharding: sharding.map(|sharding| sharding.interned()),
+        }
+    }
+
     /// A tensor with a literal's values, sent to the device now. The dtype is the literal's unless
     /// the options name another, to which the host converts first.
     ///
@@ -174,10 +227,23 @@ impl Tensor {
         let literal = literal.cast(options.dtype.unwrap_or(literal.dtype()));
         let range = literal.integer_range();
         let ty = ty(literal.dtype(), literal.shape());
-        let value = DeviceValue::upload(literal, device)?;
+        let value = match options.sharding {
+            None => DeviceValue::upload(literal, device)?,
+            Some(sharding) => {
+                let shape = literal.shape();
+                let checked = sharding.check("Tensor::from_literal", shape);
+                checked.map_err(|e| e.at(Location::caller()))?;
+                DeviceValue::spread_out(literal.dtype(), shape, sharding, |index| {
+                    spmd::blocks::cut(&literal, index)
+                })?
+            }
+        };
         sync::note(&value, "Tensor::from_literal", Location::caller());
         let storage = Arc::new(Storage::new(ty, device, Value::Ready(value)));
-        storage.lock().range = range;
+        let mut contents = storage.lock();
+        contents.range = range;
+        contents.mark = options.sharding.cloned();
+        drop(contents);
         compiled::made(&storage);
         Ok(Tensor::of(storage))
     }
@@ -265,7 +331,7 @@ impl Tensor {
 
     /// The device that the value lives on.
     pub fn device(&self) -> Device {
-        self.storage.device()
+        spmd::used_on(self.storage.device())
     }
 
     /// A number that all handles on one storage and its views share, and no other tensor has that is

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use xla_core::{Device, Error, Result};
@@ -297,6 +297,20 @@ pub fn current(what: &'static str) -> Result<Arc<ReplicaContext>> {
             .map_or(xla_core::config::DEFAULT_DEADLINE, |config| config.deadline);
         ReplicaContext::new(Launch::new(Mode::Single, 1, deadline), Device::new(0), 0)
     })))
+}
+
+/// Whether programs of this process run on all devices of a mesh.
+static PARTITIONED: AtomicBool = AtomicBool::new(false);
+
+/// Notes that programs of this process run on all devices of a mesh from now on: a launch then calls
+/// its function once.
+pub fn set_partitioned() {
+    PARTITIONED.store(true, Ordering::Release);
+}
+
+/// Whether [`set_partitioned`] was called.
+pub fn is_partitioned() -> bool {
+    PARTITIONED.load(Ordering::Acquire)
 }
 
 /// Whether the calling thread is inside a replica of a launch.

@@ -10,7 +10,7 @@ use crate::{blob, exit, shardings};
 use pjrt_sys as sys;
 use std::fmt;
 use std::sync::Arc;
-use xla_core::{DType, Error, Result, Shape, Tiling};
+use xla_core::{DType, Dims, Error, Result, Shape, Tiling};
 
 /// A compiled program, loaded onto the devices it runs on. Clones are the same program.
 #[derive(Clone)]
@@ -81,7 +81,9 @@ impl Executable {
             api.PJRT_LoadedExecutable_GetExecutable(&mut args)?;
             Handle::new(api, args.executable)?
         };
-        check_outputs(api, &compiled, signature, options.num_partitions == 1)?;
+        let mut signature = signature.clone();
+        let partitioned = options.num_partitions > 1;
+        check_outputs(api, &compiled, &mut signature, partitioned)?;
         let placement = if options.portable {
             Placement::Anywhere
         } else {
@@ -97,15 +99,6 @@ impl Executable {
         donated.sort_unstable();
         donated.dedup();
         let need = compiled_memory(api, &compiled).as_ref().map(Need::of);
-        let mut signature = signature.clone();
-        if options.propagate_to_outputs.contains(&true) {
-            let chosen = shardings::outputs(&optimized(api, &compiled)?, signature.outputs.len())?;
-            shardings::to_shards(
-                &mut signature.outputs,
-                &options.propagate_to_outputs,
-                &chosen,
-            )?;
-        }
         Ok(Executable(Arc::new(Program {
             loaded,
             compiled,
@@ -309,12 +302,13 @@ fn devices(client: &Client, loaded: &Handle<sys::PJRT_LoadedExecutable>) -> Resu
 }
 
 /// Compares the results that were promised with those of the compiled program: an execution hands
-/// out as many buffers as the plugin writes, and they are read as what the signature says.
+/// out as many buffers as the plugin writes, and they are read as what the signature says. Of a
+/// partitioned program's results what one device gets becomes known only here.
 fn check_outputs(
     api: &Api,
     compiled: &Handle<sys::PJRT_Executable>,
-    signature: &Signature,
-    whole_shapes: bool,
+    signature: &mut Signature,
+    partitioned: bool,
 ) -> Result<()> {
     let raw = compiled.as_ptr();
     let mut count = Extended::<sys::PJRT_Executable_NumOutputs_Args>::new(|a| a.executable = raw);
@@ -322,12 +316,12 @@ fn check_outputs(
         Extended::<sys::PJRT_Executable_OutputElementTypes_Args>::new(|a| a.executable = raw);
     let mut dims =
         Extended::<sys::PJRT_Executable_OutputDimensions_Args>::new(|a| a.executable = raw);
+    let promised: Vec<_> = signature
+        .outputs
+        .iter()
+        .map(|(dtype, shape)| describe(*dtype, shape))
+        .collect();
     let wrong = |got: String| {
-        let promised: Vec<_> = signature
-            .outputs
-            .iter()
-            .map(|(dtype, shape)| describe(*dtype, shape))
-            .collect();
         Err(Error::Internal {
             what: "the signature of a compiled program",
             expected: format!("results {} as promised, not {got}", promised.join(", ")),
@@ -348,9 +342,6 @@ fn check_outputs(
             return wrong(format!("{got} as result {i}"));
         }
     }
-    if !whole_shapes {
-        return Ok(());
-    }
     // SAFETY: as above; `dims` holds the lengths of all results one after the other, `dim_sizes`
     // their numbers of axes.
     let (dims, ranks) = unsafe {
@@ -359,10 +350,12 @@ fn check_outputs(
         (array(dims.dims, ranks.iter().sum()), ranks)
     };
     let mut rest = dims;
-    for (i, (rank, (_, promised))) in ranks.iter().zip(&signature.outputs).enumerate() {
+    for (i, (rank, (_, promised))) in ranks.iter().zip(&mut signature.outputs).enumerate() {
         let (shape, after) = rest.split_at(*rank);
         rest = after;
-        if !shape
+        if partitioned && *rank == promised.rank() {
+            *promised = shape.iter().map(|d| *d as usize).collect::<Dims>().into();
+        } else if !shape
             .iter()
             .copied()
             .eq(promised.dims().iter().map(|d| *d as i64))

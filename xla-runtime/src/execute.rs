@@ -12,6 +12,7 @@ use crate::signature::describe;
 use pjrt_sys as sys;
 use smallvec::{SmallVec, smallvec};
 use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 use xla_core::{Error, Result};
 
@@ -22,6 +23,13 @@ pub struct Execution {
     pub outputs: Vec<Buffer>,
     /// Ready when the whole run is; carries its error.
     pub done: Event,
+}
+
+/// An id for the launch of a program on several devices: not zero, and different from those of all
+/// launches still in flight.
+pub fn fresh_launch_id() -> i32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    (NEXT.fetch_add(1, Ordering::Relaxed) % i32::MAX as u32) as i32 + 1
 }
 
 /// The arguments of each device that takes part.

@@ -96,7 +96,7 @@ pub use device::{MemoryStats, RealDevice};
 pub use disk_cache::PersistentCache;
 pub use event::Event;
 pub use executable::{CompiledMemory, Executable, OptimizedProgram};
-pub use execute::Execution;
+pub use execute::{Execution, fresh_launch_id};
 pub use exit::when_main_ends;
 pub use kv::{Cluster, KeyValueStore, set_cluster};
 pub use named_value::AttributeValue;

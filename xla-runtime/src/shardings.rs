@@ -5,7 +5,7 @@ use pjrt::protos::xla as proto;
 use prost::Message;
 use proto::OpSharding;
 use proto::op_sharding::Type;
-use xla_core::{DType, Error, Result, Shape, Tiling};
+use xla_core::{Error, Result, Tiling};
 
 /// The fields of `HloModuleProto` that say it. The rest, the program itself, is not decoded.
 #[derive(Clone, PartialEq, Message)]
@@ -58,28 +58,6 @@ fn counted(shardings: Vec<OpSharding>, count: usize) -> Result<Vec<Tiling>> {
         )));
     }
     shardings.iter().map(tiling).collect()
-}
-
-/// Replaces the whole shapes of the results whose sharding XLA chose by their shards'.
-pub(crate) fn to_shards(
-    outputs: &mut [(DType, Shape)],
-    chosen: &[bool],
-    tilings: &[Tiling],
-) -> Result<()> {
-    for (((_, shape), chosen), tiling) in outputs.iter_mut().zip(chosen).zip(tilings) {
-        if !chosen || tiling.dims.is_empty() {
-            continue;
-        }
-        let tiles = tiling.tiles();
-        if tiles.len() != shape.rank() {
-            return Err(damaged(&format!(
-                "tiles for the axes of shape {shape:?}, not {tiles:?}"
-            )));
-        }
-        let lengths = shape.dims().iter().zip(tiles);
-        *shape = Shape::new(&lengths.map(|(n, t)| n.div_ceil(*t)).collect::<Vec<_>>());
-    }
-    Ok(())
 }
 
 fn tiling(sharding: &OpSharding) -> Result<Tiling> {

@@ -166,7 +166,7 @@ pub use xla_lazy::{
     set_float32_matmul_precision, set_grad_enabled, sync, while_loop, while_loop_with,
     with_matmul_precision,
 };
-pub use xla_lazy::{debug, testing};
+pub use xla_lazy::{debug, spmd, testing};
 pub use xla_nn as nn;
 pub use xla_nn::{data, optim};
 pub use xla_runtime::context::ReplicaContext;
@@ -176,40 +176,42 @@ use std::sync::Arc;
 use xla_core::Config;
 use xla_runtime::{Client, context as replica};
 
-/// The device of the calling replica: `xla:i` in replica `i` of a launch, else `xla:0`.
+/// The device of the calling replica: `xla:i` in replica `i` of a launch, else `xla:0`; in SPMD mode
+/// the virtual one, which stands for all devices of the mesh.
 ///
 /// # Errors
 /// [`Error::NoReplicaContext`] on a thread that belongs to no replica while a launch runs;
 /// [`Error::Config`] for an environment variable without meaning.
 pub fn device() -> Result<Device> {
     Config::global()?;
-    replica::current("device").map(|context| context.device())
+    spmd::default_device("device")
 }
 
-/// The device with this ordinal.
+/// The device with this ordinal among [`devices`].
 ///
 /// # Errors
 /// [`Error::NoSuchDevice`] with the number of devices there are; whatever keeps the PJRT client
 /// from starting.
 pub fn device_at(ordinal: usize) -> Result<Device> {
-    match device_count()? {
-        count if ordinal < count => Ok(Device::new(ordinal)),
-        count => Err(Error::NoSuchDevice {
-            asked: ordinal,
-            count,
-        }),
-    }
+    let devices = devices()?;
+    devices.get(ordinal).copied().ok_or(Error::NoSuchDevice {
+        asked: ordinal,
+        count: devices.len(),
+    })
 }
 
-/// All devices of this process, the same in every replica.
+/// All devices of this process, the same in every replica; in SPMD mode the one virtual device.
 ///
 /// # Errors
 /// Whatever keeps the PJRT client from starting.
 pub fn devices() -> Result<Vec<Device>> {
-    Ok((0..device_count()?).map(Device::new).collect())
+    match spmd_device()? {
+        Some(device) => Ok(vec![device]),
+        None => Ok((0..device_count()?).map(Device::new).collect()),
+    }
 }
 
-/// The hardware behind [`devices`], in the same order; printed `CPU:0`.
+/// The hardware behind [`devices`], in the order of their ordinals; printed `CPU:0`.
 ///
 /// # Errors
 /// As [`devices`].
@@ -217,12 +219,23 @@ pub fn real_devices() -> Result<Vec<RealDevice>> {
     Ok(Client::global()?.devices().to_vec())
 }
 
-/// Number of [`devices`].
+/// Number of [`real_devices`].
 ///
 /// # Errors
 /// As [`devices`].
 pub fn device_count() -> Result<usize> {
     Ok(Client::global()?.devices().len())
+}
+
+/// The virtual device, in SPMD mode.
+fn spmd_device() -> Result<Option<Device>> {
+    let asked = Config::global()?.use_spmd || spmd::current_mesh().is_some();
+    match asked {
+        true => {
+            spmd::default_device("devices").map(|device| Some(device).filter(|d| d.is_virtual()))
+        }
+        false => Ok(None),
+    }
 }
 
 /// The calling replica's context. A thread that a replica starts is no part of it until it enters

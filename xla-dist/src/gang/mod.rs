@@ -22,7 +22,6 @@ pub(crate) use wire::{Hello, Message, News};
 
 use agree::{Agreement, agree};
 use std::fmt::{self, Write};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use xla_core::{Error, Result};
 use xla_lazy::{Gang, Proposal, Settlement, Start};
@@ -182,12 +181,6 @@ enum Count {
     Unanimous,
 }
 
-/// Not zero, and different from those of all launches still in flight.
-fn fresh_launch_id() -> i32 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    (NEXT.fetch_add(1, Ordering::Relaxed) % i32::MAX as u32) as i32 + 1
-}
-
 impl Shared {
     /// The gang of these replicas of a launch: global ranks and device ordinals, in member order.
     pub(crate) fn new(launch: Arc<Launch>, ranks: Vec<usize>, devices: Vec<usize>) -> Arc<Self> {
@@ -232,7 +225,7 @@ impl Shared {
 
     /// What all members start with, once they are ready to run what was settled.
     fn start(self: &Arc<Self>, settled: Option<(Arc<dyn Proposal>, usize)>) -> Result<Start> {
-        let launch_id = fresh_launch_id();
+        let launch_id = xla_runtime::fresh_launch_id();
         match (&self.across, settled) {
             (None, _) => Ok(Start {
                 launch_id,

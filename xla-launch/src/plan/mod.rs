@@ -241,6 +241,9 @@ impl Planner<'_> {
 
     /// What the surroundings suggest.
     fn discover(&self, device_count: impl FnOnce() -> Result<usize>) -> Result<Plan> {
+        if self.surroundings.partitioned {
+            return Ok(here(Mode::Spmd, Found::Option("spmd::enable"), 1));
+        }
         if self.config.use_spmd {
             return Ok(here(Mode::Spmd, Found::Variable("XLA_USE_SPMD"), 1));
         }

@@ -15,6 +15,8 @@ pub struct Surroundings<'a> {
     pub executable: String,
     /// What runs the program's functions, if not its own `main`.
     pub harness: Option<Harness>,
+    /// Whether the program has made a mesh the device of the whole process.
+    pub partitioned: bool,
 }
 
 /// Something that calls a program's functions in an order of its own, so that a process cannot come
@@ -44,6 +46,7 @@ impl<'a> Surroundings<'a> {
             lookup,
             executable: String::new(),
             harness: None,
+            partitioned: false,
         }
     }
 
@@ -60,6 +63,7 @@ impl<'a> Surroundings<'a> {
                         .contains("test::run_test")
             }),
             executable: name(&path),
+            partitioned: xla_runtime::context::is_partitioned(),
         }
     }
 

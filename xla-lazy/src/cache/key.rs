@@ -2,6 +2,7 @@
 
 use crate::hash::{self, Hash128};
 use crate::lower::Extent;
+use crate::spmd::Partitioned;
 use crate::trace::Recording;
 
 /// Where a program runs.
@@ -11,6 +12,18 @@ pub(crate) enum Placement {
     Portable,
     /// As one replica for each of these devices, in this order.
     Replicas(Vec<usize>),
+    /// On all devices of a mesh, over which the compiler partitions it.
+    Partitioned(Box<Partitioned>),
+}
+
+impl Placement {
+    /// How it is partitioned, if it is.
+    pub(crate) fn partitioned(&self) -> Option<&Partitioned> {
+        match self {
+            Placement::Partitioned(partitioned) => Some(partitioned),
+            Placement::Portable | Placement::Replicas(_) => None,
+        }
+    }
 }
 
 /// What makes two programs the same. Nothing in it depends on addresses, timing or the order of a

@@ -11,9 +11,9 @@ use crate::debug::checks::Checks;
 use crate::debug::log;
 use crate::debug::{Memory, Part, Size};
 use crate::lower::{self, Argument, Extent, Lowered};
-use crate::sync::{Cause, LastNumbers};
+use crate::sync::{Cause, LastNumbers, Spread};
 use crate::trace::Recording;
-use crate::ty::Ty;
+use crate::ty::{Ty, ty};
 use key::Key;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -36,6 +36,8 @@ pub(crate) struct Program {
 pub(crate) struct Compiled {
     pub(crate) executable: Executable,
     pub(crate) arguments: Vec<Argument>,
+    /// How the results are spread over the mesh, where the program is for one.
+    pub(crate) results: Vec<Spread>,
     /// Positions, among the arguments, of those that may be overwritten.
     pub(crate) donated: Vec<usize>,
     /// Parameters of the recording that get a new value from it and are not overwritten.
@@ -171,13 +173,10 @@ fn compile(
     why: Option<&Difference>,
 ) -> Result<Compiled> {
     let function = recording.function.as_deref();
-    let lowering = Metric::LowerTime.start();
-    let lowered = lower::lower(recording, extent, name_of(function))?;
-    lowering.stop();
-    Metric::InputOutputAliasCount.record(lowered.donated.len() as f64);
     let began = Instant::now();
     let scope = Scope::new();
-    let executable = executable(&lowered, placement, function)?;
+    let (lowered, executable, results) = built(recording, extent, placement, function)?;
+    Metric::InputOutputAliasCount.record(lowered.donated.len() as f64);
     let size = Size {
         operators: lowered.operators,
         arguments: Part::of(lowered.arguments.iter().map(|(_, ty)| *ty)),
@@ -205,10 +204,37 @@ fn compile(
         kept: kept(recording, extent, &arguments),
         size,
         arguments,
+        results,
         donated: lowered.donated,
         checks: lowered.checks,
         numbers: LastNumbers::default(),
     })
+}
+
+/// The program of a recording and, where it is for a mesh, how its results are spread.
+fn built(
+    recording: &Recording,
+    extent: &Extent,
+    placement: &Placement,
+    function: Option<&FunctionOptions>,
+) -> Result<(Lowered, Executable, Vec<Spread>)> {
+    let lowering = Metric::LowerTime.start();
+    let lowered = lower::lower(recording, extent, placement, name_of(function))?;
+    lowering.stop();
+    let executable = executable(&lowered, placement, function)?;
+    let Some(partitioned) = placement.partitioned() else {
+        return Ok((lowered, executable, Vec::new()));
+    };
+    let live = extent.live.iter();
+    let mut types: Vec<Ty> = live.map(|&i| recording.nodes[i as usize].ty).collect();
+    types.extend(lowered.results.iter().skip(types.len()));
+    match partitioned.spreads(&executable, &types)? {
+        Ok(results) => Ok((lowered, executable, results)),
+        Err(other) => {
+            let placement = Placement::Partitioned(Box::new(other));
+            built(recording, extent, &placement, function)
+        }
+    }
 }
 
 /// What the program is called.
@@ -254,8 +280,16 @@ pub(crate) fn given(
         list.map(|t| (t.dtype(), t.shape().clone()))
             .collect::<Vec<_>>()
     };
+    // An execution takes what one device stores of each argument.
+    let stored = |&(argument, t): &(Argument, Ty)| match (argument, placement.partitioned()) {
+        (Argument::Param(position), Some(partitioned)) => {
+            let sharding = partitioned.parameter(position);
+            ty(t.dtype(), &sharding.shard_shape(t.shape()))
+        }
+        _ => t,
+    };
     let signature = Signature {
-        inputs: types(&mut lowered.arguments.iter().map(|(_, t)| *t)),
+        inputs: types(&mut lowered.arguments.iter().map(stored)),
         outputs: types(&mut lowered.results.iter().copied()),
     };
     let mut options = match placement {
@@ -263,6 +297,11 @@ pub(crate) fn given(
         Placement::Replicas(devices) => CompileOptions {
             device_assignment: devices.clone(),
             ..CompileOptions::replicated(devices.len())
+        },
+        Placement::Partitioned(partitioned) => CompileOptions {
+            device_assignment: partitioned.mesh.devices().to_vec(),
+            propagate_to_outputs: partitioned.chosen(lowered.results.len()),
+            ..CompileOptions::partitioned(partitioned.mesh.len(), partitioned.shardy)
         },
     };
     options.donated = lowered.donated.clone();

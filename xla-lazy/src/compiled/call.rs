@@ -36,7 +36,7 @@ fn device_of(flat: &Flat) -> Result<Device> {
     });
     match first {
         Some(device) => Ok(device),
-        None => xla_runtime::context::current("call").map(|c| c.device()),
+        None => crate::spmd::default_device("call"),
     }
 }
 
@@ -105,7 +105,9 @@ impl<F, S, I, T: Tree<Inside = T>> Compiled<F, S, I, T> {
             Body::Recorded(recorded, program) => {
                 recorded.settle(call.cause)?;
                 state.replay(&recorded.notes)?;
-                let made = recorded.run(&call.trace, program.as_ref(), &call.given, call.cause)?;
+                // On a mesh the program also depends on how the values are spread just now.
+                let fixed = program.as_ref().filter(|_| !device.is_virtual());
+                let made = recorded.run(&call.trace, fixed, &call.given, call.cause)?;
                 let results = recorded.results.iter();
                 let results = results.map(|index| Tensor::of(Arc::clone(&made[*index])));
                 T::inside(&mut Parts::new(results.collect(), recorded.words.clone()))

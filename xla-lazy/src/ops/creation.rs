@@ -83,6 +83,7 @@ struct Made {
     shape: Shape,
     dtype: DType,
     device: Device,
+    options: TensorOptions,
 }
 
 fn made(
@@ -97,6 +98,7 @@ fn made(
         shape: shape.into_shape(op).map_err(|e| e.at(location))?,
         dtype: options.dtype().unwrap_or(default),
         device: options.device_or_current(op)?,
+        options,
     })
 }
 
@@ -112,8 +114,9 @@ impl Tensor {
             shape,
             dtype,
             device,
+            options,
         } = made("zeros", shape, options, DType::F32, at)?;
-        record_on(
+        let made = record_on(
             device,
             entry(Constant {
                 dtype,
@@ -122,7 +125,8 @@ impl Tensor {
             }),
             &[],
             at,
-        )
+        )?;
+        options.spread("zeros", made, at)
     }
 
     /// Ones. `f32` unless the options name another dtype.
@@ -136,8 +140,9 @@ impl Tensor {
             shape,
             dtype,
             device,
+            options,
         } = made("ones", shape, options, DType::F32, at)?;
-        record_on(
+        let made = record_on(
             device,
             entry(Constant {
                 dtype,
@@ -146,7 +151,8 @@ impl Tensor {
             }),
             &[],
             at,
-        )
+        )?;
+        options.spread("ones", made, at)
     }
 
     /// Zeros of this tensor's shape, dtype and device.
@@ -155,7 +161,7 @@ impl Tensor {
     /// As [`Tensor::zeros`].
     #[track_caller]
     pub fn zeros_like(&self) -> Result<Tensor> {
-        Tensor::zeros(self.shape(), (self.dtype(), self.device()))
+        Tensor::zeros(self.shape(), self.alike())
     }
 
     /// Ones of this tensor's shape, dtype and device.
@@ -164,7 +170,7 @@ impl Tensor {
     /// As [`Tensor::zeros`].
     #[track_caller]
     pub fn ones_like(&self) -> Result<Tensor> {
-        Tensor::ones(self.shape(), (self.dtype(), self.device()))
+        Tensor::ones(self.shape(), self.alike())
     }
 
     /// Every element `value`, which is data: another value is the same program. The dtype is `f32`
@@ -185,13 +191,15 @@ impl Tensor {
             shape,
             dtype,
             device,
+            options,
         } = made("full", shape, options, default, at)?;
-        record_on(
+        let made = record_on(
             device,
             entry(Full { dtype, shape }),
             &[Operand::Number(value)],
             at,
-        )
+        )?;
+        options.spread("full", made, at)
     }
 
     /// Every element `value`, in this tensor's shape, dtype and device; see [`Tensor::full`].
@@ -200,7 +208,7 @@ impl Tensor {
     /// As [`Tensor::zeros`].
     #[track_caller]
     pub fn full_like(&self, value: impl Into<Number>) -> Result<Tensor> {
-        Tensor::full(self.shape(), value, (self.dtype(), self.device()))
+        Tensor::full(self.shape(), value, self.alike())
     }
 
     /// A tensor whose elements do not matter yet: zeros, which cost nothing where they are replaced.
@@ -255,7 +263,12 @@ impl Tensor {
             .at(at));
         }
         let default = if whole { DType::I64 } else { DType::F32 };
-        let Made { dtype, device, .. } = made("arange", (), options, default, at)?;
+        let Made {
+            dtype,
+            device,
+            options,
+            ..
+        } = made("arange", (), options, default, at)?;
         // Whole numbers are counted exactly: as floats those beyond 2^53 run together.
         let len = match (start, end, step) {
             (Number::Int(start), Number::Int(end), Number::Int(step)) => {
@@ -287,7 +300,7 @@ impl Tensor {
             let range = (first.min(last), first.max(last));
             tensor.storage.lock().range = Some(range).filter(|r| fits(r.0, r.1, dtype));
         }
-        Ok(tensor)
+        options.spread("arange", tensor, at)
     }
 }
 

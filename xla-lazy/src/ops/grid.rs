@@ -30,7 +30,8 @@ impl Tensor {
         let count = |len| Tensor::arange(0, length(OP, "n", len)?, 1, device);
         let (rows, columns) = (count(n)?.unsqueeze(1)?, count(m)?);
         let diagonal = rows.eq(&columns).map_err(|e| e.named(OP))?;
-        diagonal.to_dtype(options.dtype().unwrap_or(DType::F32))
+        let made = diagonal.to_dtype(options.dtype().unwrap_or(DType::F32))?;
+        options.spread(OP, made, Location::caller())
     }
 
     /// `steps` numbers from `start` to `end`, both included, at equal distances; `start` alone for

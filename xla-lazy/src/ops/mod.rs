@@ -17,6 +17,7 @@ mod random;
 mod reduce;
 mod scan;
 mod shape;
+mod sharding;
 mod slice;
 mod softmax;
 mod sort;
@@ -35,6 +36,7 @@ pub use index::{Index, ScatterReduce};
 pub use linalg::SolveTriangularOptions;
 pub use random::{Generator, default_generator, manual_seed};
 pub(crate) use random::{Snapshot, take_generators_off_devices};
+pub(crate) use sharding::{constrained, sharding_entry};
 pub use slice::PadMode;
 
 use crate::op::{InputType, Operator};

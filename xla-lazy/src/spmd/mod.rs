@@ -4,21 +4,21 @@
 //! A [`Mesh`] arranges devices in a grid with named axes. A [`PartitionSpec`] says for each axis of
 //! a tensor over which of the mesh's axes it is split; both together are a [`NamedSharding`].
 
-#[allow(dead_code, reason = "lowering uses the rest")]
+pub(crate) mod blocks;
 mod mesh;
-#[allow(dead_code, reason = "lowering uses the rest")]
+mod mode;
+mod partitioned;
 mod sharding;
 mod spec;
-#[allow(dead_code, reason = "lowering uses it")]
+mod tensor;
 mod text;
-#[allow(dead_code, reason = "what executions return uses it")]
 mod tiles;
-mod visualize;
 
 pub use mesh::Mesh;
+pub(crate) use mode::{adopt, mesh_of, used_on};
+pub use mode::{current_mesh, default_device, enable, is_enabled, scope};
+pub(crate) use partitioned::Partitioned;
 pub use sharding::NamedSharding;
 pub use spec::{PartitionSpec, SpecAxes};
-pub use visualize::{visualize_sharding, visualize_sharding_svg};
-
-#[cfg(test)]
-mod tests;
+pub(crate) use tensor::spread;
+pub use tensor::{Shard, clear_sharding, mark_sharding};

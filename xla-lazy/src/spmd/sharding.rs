@@ -5,6 +5,7 @@ use super::{Mesh, PartitionSpec};
 use std::fmt;
 use std::ops::Range;
 use std::panic::Location;
+use std::sync::{Mutex, PoisonError};
 use xla_core::{Error, Result, Shape, Site};
 
 /// A mesh, and over which of its axes the axes of a tensor are split. As
@@ -57,9 +58,22 @@ impl NamedSharding {
             mesh: *mesh,
             spec: spec.into(),
         };
-        let at = Location::caller();
-        sharding.check_axes().map_err(|e| e.at(at))?;
+        sharding
+            .check_axes()
+            .map_err(|e| e.at(Location::caller()))?;
         Ok(sharding)
+    }
+
+    /// The same for as long as the process lives; there are few.
+    pub(crate) fn interned(&self) -> &'static NamedSharding {
+        static KNOWN: Mutex<Vec<&'static NamedSharding>> = Mutex::new(Vec::new());
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(same) = known.iter().find(|sharding| **sharding == self) {
+            return same;
+        }
+        let new: &'static NamedSharding = Box::leak(Box::new(self.clone()));
+        known.push(new);
+        new
     }
 
     /// The sharding by which each device of the mesh has the whole tensor.
@@ -185,7 +199,10 @@ impl NamedSharding {
         let place = self.block(shape.rank(), position);
         lengths
             .zip(place)
-            .map(|((&length, &block), place)| range(length, block, place))
+            .map(|((&length, &block), place)| {
+                let start = (place * block).min(length);
+                start..(start + block).min(length)
+            })
             .collect()
     }
 
@@ -233,12 +250,6 @@ impl NamedSharding {
             })
             .collect()
     }
-}
-
-/// The indices of the block at this place along an axis of this length, when blocks are this long.
-pub(super) fn range(length: usize, block: usize, place: usize) -> Range<usize> {
-    let start = (place * block).min(length);
-    start..(start + block).min(length)
 }
 
 impl fmt::Display for NamedSharding {

@@ -3,6 +3,7 @@
 
 use super::control::Calls;
 use super::effect::Effects;
+use super::sharding::Partitioning;
 use super::tensor_type;
 use super::watch::WatchedIndex;
 use crate::MatmulPrecision;
@@ -98,11 +99,23 @@ impl Reduction {
     }
 }
 
+/// An argument of the function.
+#[derive(Debug)]
+struct Argument {
+    value: Value,
+    /// The result whose buffer may reuse its memory.
+    alias: Option<usize>,
+    /// How it is spread over the devices, as an attribute.
+    sharding: Option<String>,
+}
+
 /// A function under construction: arguments first, then operations in order.
 #[derive(Debug, Default)]
 pub struct Func {
-    arguments: Vec<(Value, Option<usize>)>,
+    arguments: Vec<Argument>,
     pub(super) body: String,
+    /// How the program is partitioned, if it is.
+    pub(super) partitioning: Option<Partitioning>,
     next: u32,
     pub(super) effects: Option<Effects>,
     pub(super) calls: Calls,
@@ -120,24 +133,48 @@ impl Func {
     /// Declares the next argument; `alias` names the result whose buffer may reuse its memory.
     pub fn argument(&mut self, ty: Ty, alias: Option<usize>) -> Value {
         let value = self.fresh(ty);
-        self.arguments.push((value, alias));
+        self.arguments.push(Argument {
+            value,
+            alias,
+            sharding: None,
+        });
         value
+    }
+
+    /// Says how the last argument is spread over the devices.
+    pub(super) fn annotate_argument(&mut self, sharding: String) {
+        if let Some(argument) = self.arguments.last_mut() {
+            argument.sharding = Some(sharding);
+        }
     }
 
     /// The module's text, with `main` returning these results.
     pub fn finish(self, name: &str, results: &[Value]) -> String {
         let mut text = String::with_capacity(self.body.len() + 256);
-        let _ = write!(text, "module @{name} {{\n  func.func public @main(");
-        for (i, (value, alias)) in self.arguments.iter().enumerate() {
+        let _ = writeln!(text, "module @{name} {{");
+        if let Some(partitioning) = &self.partitioning {
+            text.push_str(&partitioning.prelude());
+        }
+        text.push_str("  func.func public @main(");
+        for (i, argument) in self.arguments.iter().enumerate() {
             let comma = if i > 0 { ", " } else { "" };
+            let Argument { value, .. } = argument;
             let _ = write!(text, "{comma}{value}: {}", text_of(value.ty));
-            if let Some(result) = alias {
-                let _ = write!(text, " {{tf.aliasing_output = {result} : i32}}");
+            let alias = argument
+                .alias
+                .map(|r| format!("tf.aliasing_output = {r} : i32"));
+            let attributes: Vec<&String> = alias.iter().chain(&argument.sharding).collect();
+            if !attributes.is_empty() {
+                let _ = write!(text, " {{{}}}", join(attributes));
             }
         }
         let types = join(results.iter().map(|v| text_of(v.ty)));
         let values = join(results);
-        let _ = write!(text, ") -> ({types}) {{\n{}    return", self.body);
+        let annotated = match &self.partitioning {
+            Some(partitioning) => partitioning.results(results),
+            None => types.clone(),
+        };
+        let _ = write!(text, ") -> ({annotated}) {{\n{}    return", self.body);
         if !results.is_empty() {
             let _ = write!(text, " {values} : {types}");
         }

@@ -6,6 +6,7 @@ mod control;
 mod effect;
 mod func;
 mod shape_ops;
+mod sharding;
 mod sort;
 mod watch;
 mod window;

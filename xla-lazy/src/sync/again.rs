@@ -2,7 +2,7 @@
 
 use super::{
     Cause, DeviceValue, Launch, Outcomes, Program, STEPS_IN_FLIGHT, Started, donation, drain,
-    memory, remember,
+    memory, results,
 };
 use crate::debug::{MissedDonation, NotDonated};
 use crate::gang::Start;
@@ -11,7 +11,6 @@ use crate::trace::{Numbers, Template, Trace};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use xla_core::{Error, Result};
-use xla_runtime::Buffer;
 use xla_runtime::metrics;
 
 /// The program of a recording without collectives, and numbers for it.
@@ -55,10 +54,10 @@ pub(crate) fn run_again(
         Argument::Param(position) => values.get(*position as usize),
         own_argument => own.iter().find(|(a, _)| a == own_argument).map(|(_, v)| v),
     };
-    let arguments: SmallVec<[&Buffer; 16]> = compiled
+    let arguments: SmallVec<[&DeviceValue; 16]> = compiled
         .arguments
         .iter()
-        .map(|argument| value(argument).map(DeviceValue::buffer))
+        .map(value)
         .collect::<Option<_>>()
         .ok_or_else(|| Error::Internal {
             what: "run_again",
@@ -100,6 +99,6 @@ pub(crate) fn run_again(
     started.report(&missed, Vec::new, |position| {
         template.param(position).map(|node| node.ty)
     });
-    remember(&mut trace.lock(), template.nodes().len(), template.chain());
+    results::remember(&mut trace.lock(), template.nodes().len(), template.chain());
     Ok(outputs)
 }

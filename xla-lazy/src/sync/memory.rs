@@ -52,11 +52,17 @@ pub(crate) fn note(value: &DeviceValue, op: &'static str, location: &'static Loc
 /// # Errors
 /// [`Error::OutOfMemory`], naming the largest tensors; that of a step in flight which failed.
 pub(super) fn make_room(trace: &Arc<Trace>, program: &Executable) -> Result<()> {
-    let ordinal = trace.device.ordinal().unwrap_or_default();
-    match program.check_memory(ordinal) {
+    let check = || match trace.device.ordinal() {
+        Some(ordinal) => program.check_memory(ordinal),
+        None => {
+            let mut devices = program.devices().iter();
+            devices.try_for_each(|&ordinal| program.check_memory(ordinal))
+        }
+    };
+    match check() {
         Err(Error::OutOfMemory { .. }) => {
             drain(trace, 0)?;
-            program.check_memory(ordinal).map_err(explain)
+            check().map_err(explain)
         }
         other => other,
     }
@@ -118,7 +124,11 @@ fn largest_on(device: Device) -> Vec<LiveTensor> {
     for k in known.iter() {
         let Some(value) = k.value.get() else { continue };
         let buffer = value.buffer();
-        if Some(buffer.device()) == device.ordinal() && !buffer.is_deleted() {
+        let there = match device.ordinal() {
+            Some(ordinal) => value.is_on(ordinal),
+            None => value.spread().is_some(),
+        };
+        if there && !value.is_gone() {
             all.push(LiveTensor {
                 dtype: buffer.dtype(),
                 shape: buffer.shape().dims().to_vec(),

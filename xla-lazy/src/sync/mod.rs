@@ -8,10 +8,12 @@ mod again;
 mod capsule;
 mod cause;
 mod donation;
+mod launch;
 mod memory;
 mod numbers;
 mod pending;
 mod report;
+mod results;
 mod timeline;
 mod value;
 
@@ -19,76 +21,37 @@ pub(crate) use crate::cache::Program;
 pub(crate) use again::{Again, run_again};
 pub use capsule::capsule;
 pub(crate) use cause::Cause;
+use launch::Launch;
+pub(crate) use launch::{InFlight, placement};
 pub(crate) use memory::note;
 pub(crate) use numbers::LastNumbers;
 pub(crate) use pending::{Pending, live_nodes};
 use report::Started;
+use results::{fail, fill};
 use value::Outcomes;
-pub(crate) use value::{DeviceValue, deadline};
+pub(crate) use value::{DeviceValue, Spread, deadline};
 
 pub(crate) use crate::cache::Placement;
 use crate::cache::{self, Compiled};
 use crate::compiled;
 use crate::gang::{Gang, Outcome, Settlement, Start};
 use crate::grad;
-use crate::hash::Hash128;
 use crate::lower::{Argument, Extent};
 use crate::step_closure;
-use crate::storage::{History, Storage, Value};
+use crate::storage::Value;
 use crate::tensor::Tensor;
-use crate::trace::{self, Input, Node, Recording, Slot, State, Trace, flag, next_epoch};
+use crate::trace::{self, Trace, flag, next_epoch};
 use smallvec::SmallVec;
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use timeline::Running;
 use value::StepInfo;
 use xla_core::{Error, Literal, Result};
+use xla_runtime::Client;
 use xla_runtime::metrics::{self, Counter, Metric};
-use xla_runtime::{Buffer, Client, Event, ExecuteOptions};
 
 /// Steps of one replica that may be executing while it records the next.
 const STEPS_IN_FLIGHT: usize = 2;
-
-/// Programs run alone that a replica remembers for the gang.
-const REMEMBERED: usize = 64;
-
-/// A started execution.
-pub(crate) struct InFlight {
-    done: Event,
-    info: StepInfo,
-    gang: Option<Arc<dyn Gang>>,
-    /// That of this execution, among `outcomes`.
-    own_outcome: Option<Arc<dyn Outcome>>,
-    outcomes: Outcomes,
-}
-
-impl InFlight {
-    fn wait(&self) -> Result<()> {
-        let waited = self.outcomes.guard(|patience| {
-            let ended = self.done.wait(patience);
-            if !matches!(ended, Err(Error::Deadline { .. })) {
-                self.over();
-            }
-            ended
-        });
-        match waited {
-            Ok(()) => Ok(()),
-            Err(Error::Deadline { what, .. }) if let Some(gang) = &self.gang => {
-                // Collectives that were started can be neither completed nor cancelled.
-                gang.overdue(&format!("step {} ({what})", self.info.step))
-            }
-            Err(error) => Err(self.info.explain(error)),
-        }
-    }
-
-    /// The execution has ended.
-    fn over(&self) {
-        if let Some(outcome) = &self.own_outcome {
-            outcome.over();
-        }
-    }
-}
 
 /// The executions that a [`sync`] started. Dropping it does not wait.
 pub struct SyncHandle {
@@ -214,7 +177,7 @@ pub(crate) fn flush_whole(trace: &Arc<Trace>, cause: Cause) -> Result<Option<Arc
         // nothing computes, who reads one would wait for ever.
         let ran = catch_unwind(AssertUnwindSafe(|| {
             let (extent, gang) = settle(&pending)?;
-            let capsule = capsule::begin(&pending, &extent, gang.as_ref(), cause);
+            let capsule = capsule::begin(trace.device, &pending, &extent, gang.as_ref(), cause);
             let ran = run(trace, &pending, &extent, gang.as_ref(), cause);
             let told = ran.as_ref().and_then(|ran| {
                 let verdict = ran.verdict.as_ref();
@@ -342,14 +305,13 @@ fn run(
     let compiled = program.compiled()?;
     let recording = &pending.recording;
     let mut own_arguments = own_arguments.iter();
-    let arguments: SmallVec<[&Buffer; 16]> = compiled
+    let arguments: SmallVec<[&DeviceValue; 16]> = compiled
         .arguments
         .iter()
         .filter_map(|argument| match argument {
             Argument::Param(position) => Some(&recording.params[*position as usize].value),
             Argument::Numbers(_) | Argument::Order => own_arguments.next(),
         })
-        .map(DeviceValue::buffer)
         .collect();
     let value = |position: u32| &recording.params[position as usize].value;
     let withheld = donation::withheld(compiled, value);
@@ -391,60 +353,6 @@ fn run(
     })
 }
 
-/// A program that is about to be executed, with all that it needs.
-struct Launch<'a> {
-    compiled: &'a Compiled,
-    arguments: &'a [&'a Buffer],
-    withheld: &'a [usize],
-    /// The last operator, which errors name.
-    last: &'a Node,
-    outcomes: &'a [Arc<dyn Outcome>],
-    gang: Option<&'a Arc<dyn Gang>>,
-    ordered: bool,
-}
-
-impl Launch<'_> {
-    fn start(self, trace: &Trace, start: Start) -> Result<(StepInfo, Vec<DeviceValue>)> {
-        let options = ExecuteOptions {
-            device: trace.device.ordinal().unwrap_or_default(),
-            launch_id: start.launch_id,
-            non_donatable: self.withheld,
-        };
-        let outcomes = Outcomes::new(self.outcomes);
-        let info = StepInfo {
-            step: trace.lock().begin_step(),
-            op: self.last.entry.name,
-            location: self.last.location,
-        };
-        let mut execution = self
-            .compiled
-            .executable
-            .execute(self.arguments, &options)
-            .map_err(|e| memory::typed(info.explain(e), trace.device))?;
-        let value = |buffer| DeviceValue::new(buffer, Some(info), outcomes.clone());
-        let mut state = trace.lock();
-        if self.ordered {
-            state.order = execution.outputs.pop().map(value);
-        }
-        // An inline program is done already. One that failed is kept, so that the next sync says so.
-        let done = matches!(execution.done.poll(), Some(Ok(()))) && outcomes.check().is_ok();
-        let started = InFlight {
-            done: execution.done,
-            info,
-            gang: self.gang.cloned(),
-            own_outcome: start.outcome,
-            outcomes: outcomes.clone(),
-        };
-        if done {
-            started.over();
-        } else {
-            state.in_flight.push_back(started);
-        }
-        drop(state);
-        Ok((info, execution.outputs.into_iter().map(value).collect()))
-    }
-}
-
 /// What an execution gave.
 struct Ran {
     /// The program, where it can run again without its recording.
@@ -478,7 +386,8 @@ fn prepare(
         return Ok(None);
     }
     drain(trace, STEPS_IN_FLIGHT - 1)?;
-    let program = cache::program(recording, extent, placement(gang, extent), cause)?;
+    let placement = placement(trace.device, recording, extent, gang)?;
+    let program = cache::program(recording, extent, placement, cause)?;
     memory::make_room(trace, &program.compiled()?.executable)?;
     let mut own_arguments = SmallVec::new();
     let Compiled {
@@ -506,18 +415,6 @@ fn prepare(
     }))
 }
 
-/// Where a program runs.
-pub(crate) fn placement(gang: Option<&Arc<dyn Gang>>, extent: &Extent) -> Placement {
-    match gang {
-        // XLA orders the programs of several replicas over all devices. Those of two gangs that wait
-        // for other processes would then wait for each other.
-        Some(gang) if gang.devices().len() > 1 && !extent.ordered => {
-            Placement::Replicas(gang.devices().to_vec())
-        }
-        _ => Placement::Portable,
-    }
-}
-
 /// What the effects of the next program come after. Before those of the first one there is nothing.
 fn order_before(trace: &Trace) -> Result<DeviceValue> {
     let known = trace.lock().order.clone();
@@ -525,193 +422,4 @@ fn order_before(trace: &Trace) -> Result<DeviceValue> {
         Some(order) => Ok(order),
         None => DeviceValue::upload(Literal::scalar(0_i32), trace.device),
     }
-}
-
-/// Puts the outputs into the storages that wait for them, carries what was not run over into the
-/// current recording, and keeps the memory for the next epoch.
-fn fill(
-    trace: &Arc<Trace>,
-    pending: Arc<Pending>,
-    extent: &Extent,
-    met_gang: bool,
-    outputs: Vec<DeviceValue>,
-) {
-    let recording = &pending.recording;
-    for (&index, value) in extent.live.iter().zip(&outputs) {
-        let node = &recording.nodes[index as usize];
-        memory::note(value, node.entry.name, node.location);
-        if let Some(storage) = &recording.storages[index as usize] {
-            let mut contents = storage.lock();
-            // Its owner may have rebound it while another thread ran this.
-            if storage.slot() == Slot::new(recording.epoch, index) {
-                contents.value = Value::Ready(value.clone());
-                storage.set_slot(Slot::NONE);
-            }
-            let shared = match &contents.history {
-                Some(History::Node(node)) => node.separate_output(storage, value),
-                _ => None,
-            };
-            // A handle is dropped only while its storage is not locked.
-            drop(contents);
-            drop(shared);
-        }
-    }
-    let mut state = trace.lock();
-    if met_gang {
-        state.flushed.clear();
-    } else {
-        remember(&mut state, extent.len, recording.chain[extent.len - 1]);
-    }
-    if extent.len < recording.nodes.len() {
-        carry_over(trace, &mut state, recording, extent, &outputs);
-    }
-    drop(outputs);
-    recycle(&mut state, pending, &extent.live);
-}
-
-/// Notes a program that was run alone, for the gang.
-fn remember(state: &mut State, len: usize, hash: Hash128) {
-    if xla_runtime::context::in_launch() {
-        if state.flushed.len() == REMEMBERED {
-            state.flushed.remove(0);
-        }
-        state.flushed.push((len, hash));
-    }
-}
-
-/// Keeps the storages of dead nodes and the recording's memory for the next epoch.
-fn recycle(state: &mut State, pending: Arc<Pending>, filled: &[u32]) {
-    // Another replica may still look at the proposal; then its memory goes with it.
-    let Ok(pending) = Arc::try_unwrap(pending) else {
-        return;
-    };
-    let mut recording = pending.recording;
-    // A filled storage holds a buffer, also when its last handle is gone by now: what is used again
-    // must be pending.
-    for &index in filled {
-        recording.storages[index as usize] = None;
-    }
-    let nodes = recording.nodes.iter();
-    for (storage, node) in recording.storages.drain(..).zip(nodes) {
-        if let Some(storage) = storage
-            && Storage::is_unused(&storage)
-            && !node.has(flag::PARAM)
-        {
-            state.free.push(storage);
-        }
-    }
-    recording.clear();
-    state.spare = Some(recording);
-}
-
-/// Records the nodes from `extent.len` on once more, now on top of the outputs just computed.
-fn carry_over(
-    trace: &Arc<Trace>,
-    state: &mut State,
-    old: &Recording,
-    extent: &Extent,
-    outputs: &[DeviceValue],
-) {
-    let mut moved: HashMap<u32, u32> = HashMap::new();
-    let computed = |index: u32| -> Option<DeviceValue> {
-        match old.param_of(index) {
-            Some(param) => Some(param.value.clone()),
-            None => extent
-                .live
-                .binary_search(&index)
-                .ok()
-                .and_then(|at| outputs.get(at).cloned()),
-        }
-    };
-    for index in extent.len as u32..old.nodes.len() as u32 {
-        let node = old.nodes[index as usize];
-        if let Some(param) = old.param_of(index) {
-            let storage = old.storages[index as usize].clone();
-            let new = state.enter_value(trace, node.ty, storage, &param.value, node.location);
-            moved.insert(index, new);
-            continue;
-        }
-        let inputs: SmallVec<[Input; 8]> = old
-            .inputs(&node)
-            .map(|input| match input {
-                Input::Number(class, slot) => state.recording.renumber(class, old, slot),
-                Input::Node(j) => Input::Node(match (moved.get(&j), computed(j)) {
-                    (Some(&new), _) => new,
-                    (None, Some(value)) => {
-                        let storage = old.storages[j as usize].clone();
-                        let ty = old.nodes[j as usize].ty;
-                        let new = state.enter_value(trace, ty, storage, &value, node.location);
-                        moved.insert(j, new);
-                        new
-                    }
-                    // Cannot be: `live` holds whatever the tail reads.
-                    (None, None) => 0,
-                }),
-            })
-            .collect();
-        let flags = node.flags & flag::COLLECTIVE;
-        let new = state
-            .recording
-            .push(node.entry, node.ty, &inputs, flags, node.location);
-        moved.insert(index, new);
-        if let Some(storage) = &old.storages[index as usize]
-            && Arc::strong_count(storage) > 1
-        {
-            storage.set_slot(Slot::new(state.recording.epoch, new));
-            state.recording.storages[new as usize] = Some(Arc::clone(storage));
-            let contents = storage.lock();
-            let (leaf, history) = (contents.leaf.clone(), contents.history.clone());
-            drop(contents);
-            state
-                .recording
-                .note_autograd(new, leaf.as_ref(), history.as_ref());
-        }
-        if node.has(flag::COLLECTIVE) {
-            state.recording.gang = old.gang.clone();
-        }
-    }
-    for param in &old.params {
-        if let Some(to) = param.rebound.and_then(|to| moved.get(&to))
-            && let Some(from) = moved.get(&param.node)
-        {
-            state.recording.rebind_param(*from, *to);
-        }
-    }
-}
-
-/// Gives every tensor that waited for a program that did not run its error. A tensor that the
-/// program would have changed in place keeps the value it had: nothing was executed.
-fn fail(trace: &Arc<Trace>, pending: Arc<Pending>, error: Error) -> Error {
-    let recording = &pending.recording;
-    let shared = Arc::new(error.clone());
-    let before: HashMap<u32, &DeviceValue> = recording
-        .params
-        .iter()
-        .filter(|p| !p.value.buffer().is_deleted())
-        .filter_map(|p| p.rebound.map(|to| (to, &p.value)))
-        .collect();
-    let mut written = Vec::new();
-    for (index, storage) in (0u32..).zip(&recording.storages) {
-        let Some(storage) = storage else { continue };
-        if recording.nodes[index as usize].has(flag::PARAM) || Arc::strong_count(storage) == 1 {
-            continue;
-        }
-        restore(storage, before.get(&index).copied(), &shared);
-        written.push(index);
-    }
-    recycle(&mut trace.lock(), pending, &written);
-    error
-}
-
-fn restore(storage: &Arc<Storage>, before: Option<&DeviceValue>, error: &Arc<Error>) {
-    let mut contents = storage.lock();
-    contents.value = match before {
-        Some(value) => Value::Ready(value.clone()),
-        None => Value::Failed(Arc::clone(error)),
-    };
-    storage.set_slot(Slot::NONE);
-    // It may hold the last handle on this very storage.
-    let history = contents.history.take();
-    drop(contents);
-    drop(history);
 }

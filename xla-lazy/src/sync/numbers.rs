@@ -1,11 +1,9 @@
 //! The numbers of a program, as its arguments.
 
 use super::DeviceValue;
-use super::value::Outcomes;
 use crate::trace::{NumberClass, Numbers, number_type};
 use std::sync::{Mutex, PoisonError};
 use xla_core::{Device, Result, Shape};
-use xla_runtime::Client;
 
 /// What a program was last started with, for each class of numbers and device. Most steps pass the
 /// numbers of the step before; they are on the device already.
@@ -48,9 +46,7 @@ impl LastNumbers {
         }
         let dtype = number_type(class).dtype();
         let shape = Shape::new(&[len]);
-        let buffer =
-            Client::global()?.upload(bytes, dtype, &shape, device.ordinal().unwrap_or_default())?;
-        let value = DeviceValue::new(buffer, None, Outcomes::default());
+        let value = DeviceValue::upload_bytes(bytes, dtype, &shape, device)?;
         match known {
             Some(sent) => {
                 sent.bytes.clear();

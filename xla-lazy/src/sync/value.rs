@@ -2,12 +2,15 @@
 
 use super::memory;
 use crate::gang::Outcome;
-use smallvec::SmallVec;
+use crate::spmd::{NamedSharding, blocks, mesh_of};
+use crate::ty::{Ty, ty};
+use smallvec::{SmallVec, smallvec};
+use std::ops::Range;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use xla_core::{Config, Device, Error, Literal, Result, config};
+use xla_core::{Config, DType, Device, Error, Literal, Result, Shape, config};
 use xla_runtime::{Buffer, Client};
 
 /// The execution that a value comes from, for the errors of asynchronous steps.
@@ -114,15 +117,25 @@ impl Outcomes {
 const GRACE: Duration = Duration::from_secs(10);
 
 struct Inner {
-    // Shared with the literals that show it.
-    buffer: Arc<Buffer>,
+    /// One on each device that the value is on; shared with the literals that show them.
+    parts: SmallVec<[Arc<Buffer>; 1]>,
+    /// How the parts make up the value, on a virtual device.
+    spread: Option<Spread>,
     id: u64,
     step: Option<StepInfo>,
     outcomes: Outcomes,
 }
 
-/// A buffer shared by the storages, parameters and readers that need it. Its memory may be
-/// donated only while there is one holder.
+/// How a value is spread over the devices of a mesh.
+#[derive(Debug, Clone)]
+pub(crate) struct Spread {
+    pub(crate) sharding: NamedSharding,
+    /// The type of the whole, without padding.
+    pub(crate) ty: Ty,
+}
+
+/// A buffer, or one on each device of a mesh, shared by the storages, parameters and readers that need
+/// it. Its memory may be donated only while there is one holder.
 #[derive(Clone)]
 pub(crate) struct DeviceValue(Arc<Inner>);
 
@@ -150,10 +163,30 @@ pub(crate) fn deadline() -> Duration {
 
 impl DeviceValue {
     pub(crate) fn new(buffer: Buffer, step: Option<StepInfo>, outcomes: Outcomes) -> Self {
+        DeviceValue::made(smallvec![Arc::new(buffer)], None, step, outcomes)
+    }
+
+    /// A value with a part on each device of a mesh, in the mesh's order.
+    pub(crate) fn of_parts(
+        parts: SmallVec<[Arc<Buffer>; 1]>,
+        spread: Spread,
+        step: Option<StepInfo>,
+        outcomes: Outcomes,
+    ) -> Self {
+        DeviceValue::made(parts, Some(spread), step, outcomes)
+    }
+
+    fn made(
+        parts: SmallVec<[Arc<Buffer>; 1]>,
+        spread: Option<Spread>,
+        step: Option<StepInfo>,
+        outcomes: Outcomes,
+    ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         DeviceValue(Arc::new(Inner {
-            buffer: Arc::new(buffer),
+            parts,
+            spread,
             id,
             step,
             outcomes,
@@ -170,8 +203,24 @@ impl DeviceValue {
         Watched(Arc::downgrade(&self.0))
     }
 
+    /// The value, or the first of its parts.
     pub(crate) fn buffer(&self) -> &Buffer {
-        &self.0.buffer
+        &self.0.parts[0]
+    }
+
+    /// The part on the device with this position in the mesh.
+    pub(crate) fn part(&self, position: usize) -> Option<&Buffer> {
+        self.0.parts.get(position).map(|part| &**part)
+    }
+
+    /// Whether it, or a part of it, is on a device.
+    pub(crate) fn is_on(&self, ordinal: usize) -> bool {
+        self.0.parts.iter().any(|part| part.device() == ordinal)
+    }
+
+    /// How it is spread over a mesh; `None` on a real device.
+    pub(crate) fn spread(&self) -> Option<&Spread> {
+        self.0.spread.as_ref()
     }
 
     /// Whether nothing but the caller holds the value.
@@ -186,7 +235,7 @@ impl DeviceValue {
 
     /// Whether a program has taken the memory.
     pub(crate) fn is_gone(&self) -> bool {
-        self.0.buffer.is_deleted()
+        self.0.parts.iter().any(|part| part.is_deleted())
     }
 
     /// Sends a literal to a device.
@@ -194,9 +243,89 @@ impl DeviceValue {
     /// # Errors
     /// The runtime's.
     pub(crate) fn upload(literal: Literal, device: Device) -> Result<Self> {
-        let buffer =
-            Client::global()?.upload_owned(literal, device.ordinal().unwrap_or_default())?;
+        match device.ordinal() {
+            Some(ordinal) => {
+                let buffer = Client::global()?.upload_owned(literal, ordinal)?;
+                Ok(DeviceValue::new(buffer, None, Outcomes::default()))
+            }
+            None => DeviceValue::spread_out(
+                literal.dtype(),
+                literal.shape(),
+                &NamedSharding::replicated(&mesh_of(device)?),
+                |_| Ok(literal.clone()),
+            ),
+        }
+    }
+
+    /// A copy of bytes, on one device or on each of a mesh.
+    ///
+    /// # Errors
+    /// The runtime's.
+    pub(super) fn upload_bytes(
+        bytes: &[u8],
+        dtype: DType,
+        shape: &Shape,
+        device: Device,
+    ) -> Result<Self> {
+        let client = Client::global()?;
+        let Some(ordinal) = device.ordinal() else {
+            let sharding = NamedSharding::replicated(&mesh_of(device)?);
+            let devices = sharding.mesh().devices().iter();
+            let parts = devices
+                .map(|&device| client.upload(bytes, dtype, shape, device).map(Arc::new))
+                .collect::<Result<_>>()?;
+            let spread = Spread {
+                sharding,
+                ty: ty(dtype, shape),
+            };
+            return Ok(DeviceValue::of_parts(
+                parts,
+                spread,
+                None,
+                Outcomes::default(),
+            ));
+        };
+        let buffer = client.upload(bytes, dtype, shape, ordinal)?;
         Ok(DeviceValue::new(buffer, None, Outcomes::default()))
+    }
+
+    /// A value whose blocks `block` gives, by the index range along each axis: sent to the devices
+    /// that hold them, each of which gets no other.
+    ///
+    /// # Errors
+    /// Those of `block`; the runtime's.
+    pub(crate) fn spread_out(
+        dtype: DType,
+        shape: &Shape,
+        sharding: &NamedSharding,
+        mut block: impl FnMut(&[Range<usize>]) -> Result<Literal>,
+    ) -> Result<Self> {
+        let client = Client::global()?;
+        let part_shape = sharding.shard_shape(shape);
+        let mut known: Vec<(Vec<Range<usize>>, Literal)> = Vec::new();
+        let mut parts = SmallVec::new();
+        for (position, &device) in sharding.mesh().devices().iter().enumerate() {
+            let index = sharding.shard_index(shape, position);
+            let literal = match known.iter().find(|(other, _)| *other == index) {
+                Some((_, literal)) => literal.clone(),
+                None => {
+                    let literal = blocks::padded(block(&index)?, &part_shape)?;
+                    known.push((index, literal.clone()));
+                    literal
+                }
+            };
+            parts.push(Arc::new(client.upload_owned(literal, device)?));
+        }
+        let spread = Spread {
+            sharding: sharding.clone(),
+            ty: ty(dtype, shape),
+        };
+        Ok(DeviceValue::of_parts(
+            parts,
+            spread,
+            None,
+            Outcomes::default(),
+        ))
     }
 
     /// Waits for the value and shows it to the host; a large one on the CPU without a copy, so that it
@@ -205,9 +334,47 @@ impl DeviceValue {
     /// # Errors
     /// The error of the step that should have computed it, or a deadline.
     pub(crate) fn to_literal(&self) -> Result<Literal> {
+        match &self.0.spread {
+            Some(spread) if !spread.sharding.is_replicated() => {
+                let (sharding, shape) = (&spread.sharding, spread.ty.shape());
+                let first = (0..self.0.parts.len())
+                    .filter(|&position| sharding.replica_id(shape.rank(), position) == 0);
+                let blocks = first
+                    .map(|position| {
+                        let index = sharding.shard_index(shape, position);
+                        Ok((index, self.lend(position)?))
+                    })
+                    .collect::<Result<Vec<_>>>()?;
+                blocks::joined(spread.ty.dtype(), shape, &blocks)
+            }
+            _ => self.lend(0),
+        }
+    }
+
+    /// Waits for the part at a position of the mesh and shows it to the host, without padding.
+    ///
+    /// # Errors
+    /// As [`DeviceValue::to_literal`].
+    pub(crate) fn part_to_literal(&self, position: usize) -> Result<Literal> {
+        let part = self.lend(position)?;
+        match &self.0.spread {
+            Some(Spread { sharding, ty }) => {
+                blocks::unpadded(part, &sharding.shard_index(ty.shape(), position))
+            }
+            None => Ok(part),
+        }
+    }
+
+    fn lend(&self, position: usize) -> Result<Literal> {
+        let Some(part) = self.0.parts.get(position) else {
+            return Err(Error::Internal {
+                what: "DeviceValue::lend",
+                expected: "a position in the mesh".into(),
+            });
+        };
         self.0
             .outcomes
-            .guard(|patience| self.0.buffer.lend(patience))
+            .guard(|patience| part.lend(patience))
             .map_err(|e| self.explain(e))
     }
 
@@ -216,10 +383,13 @@ impl DeviceValue {
     /// # Errors
     /// The runtime's.
     pub(crate) fn copy_to(&self, device: Device) -> Result<Self> {
+        // Between a device and a mesh, and between meshes, values go by way of the host.
+        let (Some(ordinal), None) = (device.ordinal(), &self.0.spread) else {
+            return DeviceValue::upload(self.to_literal()?, device);
+        };
         let buffer = self
-            .0
-            .buffer
-            .copy_to_device(device.ordinal().unwrap_or_default())
+            .buffer()
+            .copy_to_device(ordinal)
             .map_err(|e| self.explain(e))?;
         Ok(DeviceValue::new(
             buffer,
@@ -233,6 +403,6 @@ impl DeviceValue {
             Some(step) => step.explain(error),
             None => error,
         };
-        memory::typed(error, Device::new(self.0.buffer.device()))
+        memory::typed(error, Device::new(self.buffer().device()))
     }
 }

@@ -10,7 +10,9 @@ mod region;
 mod scope;
 mod template;
 
-pub(crate) use record::{detach, rebind, record_at, record_classed, record_on, with_node};
+pub(crate) use record::{
+    detach, rearrange, rebind, record_at, record_classed, record_on, with_node,
+};
 pub use record::{record, record_collective, record_op};
 pub(crate) use recording::{
     Input, Node, NumberClass, Numbers, Overwrite, PARAMETER, Param, Recording, Slot, flag,

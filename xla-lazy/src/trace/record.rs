@@ -6,42 +6,75 @@ use super::scope::{enable_grad, is_grad_enabled, no_grad, recorder};
 use super::{Blocked, State, Trace};
 use crate::gang::Gang;
 use crate::op::{Number, OpEntry, Operand, Operator};
+use crate::spmd;
 use crate::storage::{History, Storage, Value, thread_token};
 use crate::sync::{self, Cause};
 use crate::tensor::Tensor;
 use std::panic::Location;
 use std::sync::Arc;
-use xla_core::{Device, Error, Result, Site};
+use xla_core::{Device, Error, Result};
 
 /// The calling thread's trace for the operands' device.
-fn choose(entry: &'static OpEntry, operands: &[Operand<'_>], at: Site) -> Result<Arc<Trace>> {
+fn choose(
+    entry: &'static OpEntry,
+    operands: &[Operand<'_>],
+    at: &'static Location<'static>,
+) -> Result<Arc<Trace>> {
     Ok(Trace::of_thread(device_of(entry, operands, at)?))
 }
 
 /// The device that all operands are on; without any, the calling replica's.
 #[inline]
-fn device_of(entry: &'static OpEntry, operands: &[Operand<'_>], at: Site) -> Result<Device> {
+fn device_of(
+    entry: &'static OpEntry,
+    operands: &[Operand<'_>],
+    at: &'static Location<'static>,
+) -> Result<Device> {
     let mut device: Option<Device> = None;
     for operand in operands {
         if let Operand::Tensor(tensor) = operand {
             let this = tensor.storage.device();
             match device {
-                Some(left) if left != this => {
-                    return Err(Error::DeviceMismatch {
-                        op: entry.name,
-                        left,
-                        right: this,
-                        at,
-                    });
-                }
+                Some(left) if left != this => return settled_on(entry, operands, (left, this), at),
                 _ => device = Some(this),
             }
         }
     }
     match device {
+        Some(device) if spmd::is_enabled() && !device.is_virtual() => {
+            settled_on(entry, operands, (device, device), at)
+        }
         Some(device) => Ok(device),
-        None => xla_runtime::context::current(entry.name).map(|context| context.device()),
+        None => spmd::default_device(entry.name),
     }
+}
+
+/// The process's mesh, once all operands are on it.
+///
+/// # Errors
+/// [`Error::DeviceMismatch`] without such a mesh; those of moving them.
+#[cold]
+fn settled_on(
+    entry: &'static OpEntry,
+    operands: &[Operand<'_>],
+    (left, right): (Device, Device),
+    at: &'static Location<'static>,
+) -> Result<Device> {
+    let device = spmd::used_on(left);
+    if spmd::used_on(right) != device {
+        return Err(Error::DeviceMismatch {
+            op: entry.name,
+            left,
+            right,
+            at: at.into(),
+        });
+    }
+    for operand in operands {
+        if let Operand::Tensor(tensor) = operand {
+            spmd::adopt(&tensor.storage, entry.name, at)?;
+        }
+    }
+    Ok(device)
 }
 
 fn too_large(nodes: usize) -> Error {
@@ -76,7 +109,7 @@ pub(crate) fn record_at(
     operands: &[Operand<'_>],
     location: &'static Location<'static>,
 ) -> Result<Tensor> {
-    let device = device_of(entry, operands, location.into())?;
+    let device = device_of(entry, operands, location)?;
     record_on(device, entry, operands, location)
 }
 
@@ -135,7 +168,7 @@ pub fn record_collective<O: Operator>(
 ) -> Result<Tensor> {
     let location = Location::caller();
     let entry = crate::op::entry(op);
-    let trace = choose(entry, operands, location.into())?;
+    let trace = choose(entry, operands, location)?;
     record_in(trace, entry, operands, location, Some(gang))
 }
 
@@ -151,7 +184,7 @@ pub(crate) fn record_classed(
         return Ok(Vec::new());
     };
     let operands: Vec<Operand<'_>> = tensors.iter().map(|&t| Operand::Tensor(t)).collect();
-    let trace = choose(entry, &operands, location.into())?;
+    let trace = choose(entry, &operands, location)?;
     let location = recorder(location);
     loop {
         let mut state = trace.lock();
@@ -288,6 +321,18 @@ pub(crate) fn rebind(
     }
 }
 
+/// Makes `target`'s storage the value of an operator on it that changes no element.
+pub(crate) fn rearrange(
+    op: &'static str,
+    target: &Arc<Storage>,
+    entry: &'static OpEntry,
+    location: &'static Location<'static>,
+) -> Result<()> {
+    let location = recorder(location);
+    let old = Tensor::of(Arc::clone(target));
+    bind(op, target, entry, &[(&old).into()], None, location)
+}
+
 /// Ends the history of a storage's value.
 pub(crate) fn detach(
     op: &'static str,
@@ -318,6 +363,7 @@ fn bind(
     by: Option<Overwrite>,
     location: &'static Location<'static>,
 ) -> Result<()> {
+    spmd::adopt(target, op, location)?;
     loop {
         let trace = match operands.first() {
             Some(Operand::Tensor(value)) => value.storage.pending_in(),

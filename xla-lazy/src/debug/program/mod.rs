@@ -74,11 +74,12 @@ enum Role {
 /// What lowering an operator returns; [`xla_core::Error::NoReplicaContext`] on a thread that belongs
 /// to no replica while a launch runs.
 pub fn pending() -> Result<Program> {
-    let device = xla_runtime::context::current("debug::pending")?.device();
+    let device = crate::spmd::default_device("debug::pending")?;
     let pending = Trace::of_thread(device).snapshot();
     let recording = &pending.recording;
     let extent = sync::whole(&pending);
-    let lowered = lower::lower(recording, &extent, cache::NAME)?;
+    let placement = sync::placement(device, recording, &extent, recording.gang.as_ref())?;
+    let lowered = lower::lower(recording, &extent, &placement, cache::NAME)?;
     let needed = lower::reachable(recording, &extent);
     let mut donated = vec![false; extent.len];
     for &param in &extent.donors {
@@ -107,7 +108,7 @@ pub fn pending() -> Result<Program> {
     });
     Ok(Program {
         nodes: nodes.collect(),
-        placement: sync::placement(recording.gang.as_ref(), &extent),
+        placement,
         lowered,
     })
 }

@@ -124,7 +124,7 @@ pub(super) fn device<'a>(
     at: &'static Location<'static>,
 ) -> Result<Device> {
     match tensors.next() {
-        None => Ok(xla_runtime::context::current("scan")?.device()),
+        None => crate::spmd::default_device("scan"),
         Some(first) => match tensors.find(|t| t.device() != first.device()) {
             None => Ok(first.device()),
             Some(other) => Err(Error::DeviceMismatch {

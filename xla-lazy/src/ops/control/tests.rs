@@ -15,7 +15,13 @@ fn text(results: usize) -> Result<String> {
         donors: Vec::new(),
         ordered: false,
     };
-    Ok(lower::lower(&state.recording, &extent, "test")?.text)
+    Ok(lower::lower(
+        &state.recording,
+        &extent,
+        &crate::sync::Placement::Portable,
+        "test",
+    )?
+    .text)
 }
 
 fn on_a_thread_of_its_own<T: Send>(f: impl FnOnce() -> Result<T> + Send) -> Result<T> {

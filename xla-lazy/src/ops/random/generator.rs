@@ -3,6 +3,7 @@
 use super::threefry::{cipher, joined, threefry, word};
 use crate::Tensor;
 use crate::op::{Derivative, InputType, Number, Operand, Operator, entry};
+use crate::spmd;
 use crate::stablehlo::{Func, Value};
 use crate::trace::{no_grad, record_at, record_op};
 use crate::ty::{Ty, ty};
@@ -312,11 +313,19 @@ static SEEDED: AtomicU64 = AtomicU64::new(0);
 /// # Errors
 /// [`Error::NoReplicaContext`] on a thread that belongs to no replica while a launch runs.
 pub fn default_generator(device: Device) -> Result<Generator> {
-    let generators = xla_runtime::context::current("rand")?.extension(Generators::default);
+    let replica = xla_runtime::context::current("rand")?;
+    let generators = replica.extension(Generators::default);
     let mut generators = generators.0.lock().unwrap_or_else(PoisonError::into_inner);
     let generator = match generators.get(&device) {
         Some(Kept::OnDevice(generator)) => return Ok(generator.clone()),
         Some(Kept::OnHost(state)) => Generator::from_state(state, device)?,
+        // The process's mesh goes on with the numbers of the device that it takes the place of.
+        None if spmd::is_enabled() && generators.contains_key(&replica.device()) => {
+            match &generators[&replica.device()] {
+                Kept::OnDevice(generator) => Generator::from_state(&generator.state()?, device)?,
+                Kept::OnHost(state) => Generator::from_state(state, device)?,
+            }
+        }
         None => {
             let seed = match SEEDED.load(Ordering::Acquire) {
                 // Never seeded: different numbers in each process, as in PyTorch.
@@ -359,7 +368,7 @@ pub fn manual_seed(seed: u64) -> Result<()> {
         SEED.store(seed, Ordering::Release);
         SEEDED.store(1, Ordering::Release);
     }
-    default_generator(context.device())?;
+    default_generator(spmd::default_device("manual_seed")?)?;
     let generators = context.extension(Generators::default);
     let mut generators = generators.0.lock().unwrap_or_else(PoisonError::into_inner);
     generators.values_mut().try_for_each(|kept| match kept {

@@ -12,10 +12,10 @@ fn source(
     op: &'static str,
     options: impl Into<TensorOptions>,
     default: DType,
-) -> Result<(Generator, DType)> {
+) -> Result<(Generator, DType, TensorOptions)> {
     let options = options.into();
     let generator = default_generator(options.device_or_current(op)?)?;
-    Ok((generator, options.dtype().unwrap_or(default)))
+    Ok((generator, options.dtype().unwrap_or(default), options))
 }
 
 /// An error unless a standard deviation is at least 0.
@@ -31,8 +31,9 @@ impl Tensor {
     /// [`Error::DTypeMismatch`] for another dtype, [`Error::Argument`] for a negative length.
     #[track_caller]
     pub fn rand(shape: impl IntoShape, options: impl Into<TensorOptions>) -> Result<Tensor> {
-        let (generator, dtype) = source("rand", options, DType::F32)?;
-        generator.rand(shape, dtype)
+        let (generator, dtype, options) = source("rand", options, DType::F32)?;
+        let drawn = generator.rand(shape, dtype)?;
+        options.spread("rand", drawn, Location::caller())
     }
 
     /// Random numbers of the standard normal distribution from the replica's generator; as
@@ -42,8 +43,9 @@ impl Tensor {
     /// As [`Tensor::rand`].
     #[track_caller]
     pub fn randn(shape: impl IntoShape, options: impl Into<TensorOptions>) -> Result<Tensor> {
-        let (generator, dtype) = source("randn", options, DType::F32)?;
-        generator.randn(shape, dtype)
+        let (generator, dtype, options) = source("randn", options, DType::F32)?;
+        let drawn = generator.randn(shape, dtype)?;
+        options.spread("randn", drawn, Location::caller())
     }
 
     /// Uniform random numbers in `[low, high)`; the bounds are data.
@@ -57,8 +59,9 @@ impl Tensor {
         shape: impl IntoShape,
         options: impl Into<TensorOptions>,
     ) -> Result<Tensor> {
-        let (generator, dtype) = source("uniform", options, DType::F32)?;
-        generator.uniform(low, high, shape, dtype)
+        let (generator, dtype, options) = source("uniform", options, DType::F32)?;
+        let drawn = generator.uniform(low, high, shape, dtype)?;
+        options.spread("uniform", drawn, Location::caller())
     }
 
     /// Random numbers of a normal distribution; mean and standard deviation are data.
@@ -121,8 +124,9 @@ impl Tensor {
         shape: impl IntoShape,
         options: impl Into<TensorOptions>,
     ) -> Result<Tensor> {
-        let (generator, dtype) = source("exponential", options, DType::F32)?;
-        generator.exponential(lambd, shape, dtype)
+        let (generator, dtype, options) = source("exponential", options, DType::F32)?;
+        let drawn = generator.exponential(lambd, shape, dtype)?;
+        options.spread("exponential", drawn, Location::caller())
     }
 
     /// Random whole numbers in `low..high`; the bounds are data. `i64` unless the options name another
@@ -137,8 +141,9 @@ impl Tensor {
         shape: impl IntoShape,
         options: impl Into<TensorOptions>,
     ) -> Result<Tensor> {
-        let (generator, dtype) = source("randint", options, DType::I64)?;
-        generator.randint(low, high, shape, dtype)
+        let (generator, dtype, options) = source("randint", options, DType::I64)?;
+        let drawn = generator.randint(low, high, shape, dtype)?;
+        options.spread("randint", drawn, Location::caller())
     }
 
     /// The whole numbers from 0 to `n` in a random order. `i64` unless the options name another dtype.
@@ -147,8 +152,9 @@ impl Tensor {
     /// As [`Generator::randperm`].
     #[track_caller]
     pub fn randperm(n: usize, options: impl Into<TensorOptions>) -> Result<Tensor> {
-        let (generator, dtype) = source("randperm", options, DType::I64)?;
-        generator.randperm(n, dtype)
+        let (generator, dtype, options) = source("randperm", options, DType::I64)?;
+        let drawn = generator.randperm(n, dtype)?;
+        options.spread("randperm", drawn, Location::caller())
     }
 
     /// [`Tensor::rand`] of this tensor's shape, dtype and device.
@@ -157,7 +163,7 @@ impl Tensor {
     /// As [`Tensor::rand`].
     #[track_caller]
     pub fn rand_like(&self) -> Result<Tensor> {
-        default_generator(self.device())?.rand(self.shape(), self.dtype())
+        Tensor::rand(self.shape(), self.alike())
     }
 
     /// [`Tensor::randn`] of this tensor's shape, dtype and device.
@@ -166,7 +172,7 @@ impl Tensor {
     /// As [`Tensor::rand`].
     #[track_caller]
     pub fn randn_like(&self) -> Result<Tensor> {
-        default_generator(self.device())?.randn(self.shape(), self.dtype())
+        Tensor::randn(self.shape(), self.alike())
     }
 
     /// [`Tensor::randint`] of this tensor's shape, dtype and device.
@@ -175,7 +181,7 @@ impl Tensor {
     /// As [`Generator::randint`].
     #[track_caller]
     pub fn randint_like(&self, low: i64, high: i64) -> Result<Tensor> {
-        default_generator(self.device())?.randint(low, high, self.shape(), self.dtype())
+        Tensor::randint(low, high, self.shape(), self.alike())
     }
 
     /// 1 with the probability that each element is, else 0.

@@ -11,12 +11,13 @@ use crate::lower::{self, Argument, Extent};
 use crate::sync::{Cause, DeviceValue};
 use crate::trace::{NumberClass, Recording};
 use std::sync::Arc;
-use xla_core::{Error, Literal, Result};
+use xla_core::{Device, Error, Literal, Result};
 use xla_runtime::{Capsule, Client, Versions};
 
 /// What is about to be executed, with its arguments, which an execution may overwrite. `None` where
 /// nobody asks, or where they cannot be had: then the execution will say why.
 pub(super) fn begin(
+    device: Device,
     pending: &Pending,
     extent: &Extent,
     gang: Option<&Arc<dyn Gang>>,
@@ -25,20 +26,22 @@ pub(super) fn begin(
     if !wish::is_wanted() || (extent.live.is_empty() && gang.is_none()) {
         return None;
     }
-    capture(&pending.recording, extent, gang, cause)
+    capture(device, &pending.recording, extent, gang, cause)
         .ok()
         .map(Box::new)
 }
 
 fn capture(
+    device: Device,
     recording: &Recording,
     extent: &Extent,
     gang: Option<&Arc<dyn Gang>>,
     cause: Cause,
 ) -> Result<Capsule> {
     let function = recording.function.as_deref();
-    let lowered = lower::lower(recording, extent, cache::name_of(function))?;
-    let (signature, options) = cache::given(&lowered, &placement(gang, extent), function)?;
+    let placement = placement(device, recording, extent, gang)?;
+    let lowered = lower::lower(recording, extent, &placement, cache::name_of(function))?;
+    let (signature, options) = cache::given(&lowered, &placement, function)?;
     let inputs = lowered
         .arguments
         .iter()

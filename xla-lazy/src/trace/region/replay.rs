@@ -46,7 +46,7 @@ pub(crate) fn replay(
         .collect::<Result<Vec<_>>>()?;
     let trace = match (target, arguments.first()) {
         (Some(trace), _) => trace,
-        (None, _) => Trace::of_thread(xla_runtime::context::current(op)?.device()),
+        (None, _) => Trace::of_thread(crate::spmd::default_device(op)?),
     };
     let mut state = trace.lock();
     let mut values: Vec<u32> = Vec::with_capacity(region.nodes.len());
