@@ -506,7 +506,7 @@ pub enum Error {
     /// A saved state that does not fit what it is loaded into.
     #[error(
         "{op}: the state does not fit: {}{at}",
-        misfits(missing, unexpected, mismatched)
+        misfits(missing, unexpected, mismatched, mistyped)
     )]
     StateDict {
         /// The function called.
@@ -517,6 +517,8 @@ pub enum Error {
         unexpected: Vec<String>,
         /// Names that are in both, with different shapes.
         mismatched: Vec<ShapeConflict>,
+        /// Names that are in both, with different dtypes, where values are not converted.
+        mistyped: Vec<DTypeConflict>,
         /// The call.
         at: Site,
     },
@@ -593,7 +595,23 @@ pub struct ShapeConflict {
     pub got: Vec<usize>,
 }
 
-fn misfits(missing: &[String], unexpected: &[String], mismatched: &[ShapeConflict]) -> String {
+/// A name under which a saved state holds a tensor of another dtype.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DTypeConflict {
+    /// The name.
+    pub key: String,
+    /// The dtype it should have.
+    pub expected: DType,
+    /// The dtype it has in the state.
+    pub got: DType,
+}
+
+fn misfits(
+    missing: &[String],
+    unexpected: &[String],
+    mismatched: &[ShapeConflict],
+    mistyped: &[DTypeConflict],
+) -> String {
     let mut parts = Vec::new();
     if !missing.is_empty() {
         parts.push(format!("missing: {}", missing.join(", ")));
@@ -603,6 +621,9 @@ fn misfits(missing: &[String], unexpected: &[String], mismatched: &[ShapeConflic
     }
     for ShapeConflict { key, expected, got } in mismatched {
         parts.push(format!("{key}: expected shape {expected:?}, got {got:?}"));
+    }
+    for DTypeConflict { key, expected, got } in mistyped {
+        parts.push(format!("{key}: expected dtype {expected}, got {got}"));
     }
     parts.join("; ")
 }

@@ -18,7 +18,7 @@ mod tiling;
 pub use config::Config;
 pub use device::{Device, DeviceKind};
 pub use dtype::{Category, DType, Element};
-pub use error::{Error, Result, ShapeConflict, Site};
+pub use error::{DTypeConflict, Error, Result, ShapeConflict, Site};
 pub use half::{bf16, f16};
 pub use literal::Literal;
 pub use memory::LiveTensor;

@@ -69,7 +69,7 @@ pub mod init;
 mod layers;
 mod module;
 pub mod optim;
-mod state;
+pub mod state;
 pub mod utils;
 
 pub use ddp::DistributedDataParallel;

@@ -38,6 +38,29 @@ impl ProcessGroup {
             .map_err(|error| error.at(at))
     }
 
+    /// [`all_gather_object`](Self::all_gather_object) beside the order of exchanges, for a thread that
+    /// does not go with its replica: members meet by the `tag`, which is the same on all of them, and
+    /// is never used twice in the group.
+    ///
+    /// # Errors
+    /// As [`all_gather_object`](Self::all_gather_object).
+    #[track_caller]
+    pub fn all_gather_object_as<T: Serialize + DeserializeOwned>(
+        &self,
+        tag: &str,
+        object: &impl Serialize,
+    ) -> Result<Vec<T>> {
+        const CALL: &str = "all_gather_object_as";
+        let at = Location::caller();
+        let exchange = || {
+            self.members(CALL, [])?;
+            let own = self.position_of(CALL, "rank", self.rank())?;
+            let round = Round::tagged(self, (CALL, format!("{CALL}({tag:?})")), at, tag);
+            self.everybody(&round, own, object)
+        };
+        exchange().map_err(|error| error.at(at))
+    }
+
     /// Every member's object, in the order of the ranks, on the rank `dst`; `None` on the others.
     ///
     /// # Errors
@@ -171,13 +194,20 @@ impl ProcessGroup {
         object: &T,
         at: &'static Location<'static>,
     ) -> Result<Vec<T>> {
-        self.exchange(call, at, |round, own| {
-            round.leave(&key(own), object)?;
-            let all = (0..self.size()).map(|from| round.take(&key(from), from));
-            let all = all.collect::<Result<_>>()?;
-            round.done(self.size())?;
-            Ok(all)
-        })
+        self.exchange(call, at, |round, own| self.everybody(round, own, object))
+    }
+
+    fn everybody<T: DeserializeOwned>(
+        &self,
+        round: &Round<'_>,
+        own: usize,
+        object: &impl Serialize,
+    ) -> Result<Vec<T>> {
+        round.leave(&key(own), object)?;
+        let all = (0..self.size()).map(|from| round.take(&key(from), from));
+        let all = all.collect::<Result<_>>()?;
+        round.done(self.size())?;
+        Ok(all)
     }
 
     /// Runs the next exchange, given this member's position.

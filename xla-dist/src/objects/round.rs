@@ -42,13 +42,33 @@ impl<'a> Round<'a> {
     /// The group's next exchange: a call by its name, and with what all members must give it alike.
     pub(crate) fn next(
         group: &'a ProcessGroup,
-        (what, call): (&'static str, String),
+        call: (&'static str, String),
         at: &'static Location<'static>,
     ) -> Round<'a> {
         let number = group.next_exchange();
+        Round::of(group, call, at, number, &number.to_string())
+    }
+
+    /// One that members find by its tag, whatever else they exchange meanwhile.
+    pub(crate) fn tagged(
+        group: &'a ProcessGroup,
+        call: (&'static str, String),
+        at: &'static Location<'static>,
+        tag: &str,
+    ) -> Round<'a> {
+        Round::of(group, call, at, 0, &format!("tagged/{tag}"))
+    }
+
+    fn of(
+        group: &'a ProcessGroup,
+        (what, call): (&'static str, String),
+        at: &'static Location<'static>,
+        number: u64,
+        key: &str,
+    ) -> Round<'a> {
         let launch = group.world().launch();
         Round {
-            store: group.store().prefixed(&format!("objects/{number}")),
+            store: group.store().prefixed(&format!("objects/{key}")),
             number,
             what,
             call,

@@ -81,6 +81,7 @@ pub(super) fn load<M: Module + ?Sized>(
             missing: if strict { keys.missing } else { Vec::new() },
             unexpected: if strict { keys.unexpected } else { Vec::new() },
             mismatched,
+            mistyped: Vec::new(),
             at: here.into(),
         });
     }

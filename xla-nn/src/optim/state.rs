@@ -50,6 +50,18 @@ impl<A: Algorithm> Optim<A> {
         Ok(state)
     }
 
+    /// For all that may be remembered of a parameter, the parameter, under the name that
+    /// [`state_dict`](Self::state_dict) gives it.
+    pub(crate) fn remembered(&self) -> StateDict {
+        let slots = self.slots().enumerate();
+        slots
+            .flat_map(|(index, slot)| {
+                let names = A::STATE.iter();
+                names.map(move |name| (key(index, name), slot.param.clone()))
+            })
+            .collect()
+    }
+
     /// See [`Optimizer::load_state_dict`](super::Optimizer::load_state_dict).
     ///
     /// # Errors

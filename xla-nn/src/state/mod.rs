@@ -1,6 +1,20 @@
-//! Named tensors, in memory and in files.
+//! Named tensors, in memory and in files; checkpoints of whole runs.
+//!
+//! | for | there is |
+//! | --- | --- |
+//! | the tensors of a module or an optimizer, by name | [`StateDict`] |
+//! | one file, which Python's `safetensors` reads | [`StateDict::save`], [`StateDict::load`] |
+//! | a state that is spread over devices or ranks | [`Checkpoint`], a folder |
+//! | a run that is saved as it goes on, and continued | [`CheckpointManager`] |
 
+mod checkpoint;
 mod file;
+mod manager;
+mod stateful;
+
+pub use checkpoint::{Checkpoint, SavedTensor};
+pub use manager::CheckpointManager;
+pub use stateful::Stateful;
 
 use indexmap::IndexMap;
 use std::collections::BTreeMap;

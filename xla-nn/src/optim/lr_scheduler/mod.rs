@@ -170,17 +170,31 @@ impl<S: Schedule> Scheduler<S> {
     ) -> Result<()> {
         let here = Location::caller();
         let mut load = || {
-            let last_epoch = number(state, "last_epoch")?;
-            let base_lrs = numbers(state, "base_lrs")?;
-            if base_lrs.len() != self.base_lrs.len() {
-                let expected = format!("{} rates", self.base_lrs.len());
-                let got = base_lrs.len();
-                return Err(Error::argument(LOAD, "base_lrs", expected, got));
-            }
-            (self.last_epoch, self.base_lrs) = (last_epoch, base_lrs);
+            (self.last_epoch, self.base_lrs) = self.saved(state)?;
             self.apply(optimizer)
         };
         load().map_err(|e| e.at(here))
+    }
+
+    /// [`load_state_dict`](Self::load_state_dict) for an optimizer that has taken over its own state,
+    /// the rates with it.
+    pub(crate) fn load_count(&mut self, state: &StateDict) -> Result<()> {
+        (self.last_epoch, self.base_lrs) = self.saved(state)?;
+        let rate = |(group, base): (usize, &f64)| self.schedule.lr(group, *base, self.last_epoch);
+        self.last_lr = self.base_lrs.iter().enumerate().map(rate).collect();
+        Ok(())
+    }
+
+    /// The steps taken and the first rates that a state speaks of.
+    fn saved(&self, state: &StateDict) -> Result<(u64, Vec<f64>)> {
+        let last_epoch = number(state, "last_epoch")?;
+        let base_lrs = numbers(state, "base_lrs")?;
+        if base_lrs.len() != self.base_lrs.len() {
+            let expected = format!("{} rates", self.base_lrs.len());
+            let got = base_lrs.len();
+            return Err(Error::argument(LOAD, "base_lrs", expected, got));
+        }
+        Ok((last_epoch, base_lrs))
     }
 
     /// The schedule.
