@@ -28,7 +28,8 @@ def arguments():
     )
     parser.add_argument("peer", choices=["jax", "torch_xla", "torch"])
     parser.add_argument(
-        "work", help="chain-N, mlp, cnn, gpt, ddp (JAX only), first or first-warm (not eager PyTorch)"
+        "work",
+        help="chain-N, mlp, cnn, gpt, gpt-spmd (JAX only), ddp (JAX only), first or first-warm (not eager PyTorch)",
     )
     parser.add_argument("--steps", type=int, default=50, help="steps that are timed, each way")
     parser.add_argument("--warmup", type=int, default=5, help="steps before the first that is timed")
@@ -86,7 +87,7 @@ def in_jax(options):
     work = options.work
     if options.grad:
         sys.exit("jax traces once, so that there is nothing to record")
-    if work == "ddp":
+    if work in ("ddp", "gpt-spmd"):
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=4"
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -154,15 +155,21 @@ def in_jax(options):
         def loss(p, x, y):
             h = convolved(convolved(x, p[0], p[1]), p[2], p[3]).reshape(64, -1)
             return cross_entropy(relu(h @ p[4] + p[5]) @ p[6] + p[7], y)
-    elif work in ("gpt", "first", "first-warm"):
+    elif work in ("gpt", "gpt-spmd", "first", "first-warm"):
         parameters, loss = gpt_in_jax(jax, jnp, weight, cross_entropy)
         x, y = below(VOCABULARY, BATCH, LENGTH), below(VOCABULARY, BATCH, LENGTH)
+        if work == "gpt-spmd":
+            from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+            mesh = Mesh(np.array(jax.devices()), ("data",))
+            x, y = jax.device_put((x, y), NamedSharding(mesh, PartitionSpec("data")))
+            parameters = jax.device_put(parameters, NamedSharding(mesh, PartitionSpec()))
     else:
         sys.exit(f"jax has no {work}")
 
     tree = jax.tree.map
     gradients = jax.value_and_grad(loss)
-    if work in ("gpt", "first", "first-warm"):
+    if work in ("gpt", "gpt-spmd", "first", "first-warm"):
         state = (parameters, tree(jnp.zeros_like, parameters), tree(jnp.zeros_like, parameters))
         state += (jnp.zeros((), jnp.int32),)
 
@@ -197,7 +204,7 @@ def in_jax(options):
         return jax.__version__, first(step, wait)
     # Further ahead, programs with collectives take the threads that an earlier one's still need: on
     # two cores the process hangs until XLA aborts it.
-    ahead = 8 if work == "ddp" else None
+    ahead = 8 if work in ("ddp", "gpt-spmd") else None
     return jax.__version__, report(step, wait, options, ahead)
 
 

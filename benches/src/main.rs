@@ -9,8 +9,8 @@ use std::time::Instant;
 #[derive(Parser)]
 struct Arguments {
     /// `chain-N` (N elementwise operators on 16 by 16 `f32`s, recorded anew in every step), `mlp`,
-    /// `cnn`, `gpt`, `ddp`, `first`, `first-warm` (the same, which finds
-    /// what an earlier run has compiled) or `all_reduce`
+    /// `cnn`, `gpt`, `gpt-spmd` (the same, partitioned over 4 devices: `CPU_NUM_DEVICES=4`), `ddp`,
+    /// `first`, `first-warm` (the same, which finds what an earlier run has compiled) or `all_reduce`
     work: String,
     #[command(flatten)]
     options: Options,

@@ -4,6 +4,7 @@
 use super::{Step, labels, training};
 use xla::nn::functional::{AttentionOptions, layer_norm, scaled_dot_product_attention};
 use xla::nn::{Linear, Module, cross_entropy};
+use xla::spmd::{self, Mesh};
 use xla::{GeluApproximation, Result, Tensor, optim};
 
 const WIDTH: usize = 256;
@@ -108,9 +109,23 @@ impl Gpt {
 }
 
 pub(super) fn step() -> Result<Step> {
+    trained(|_| Ok(()))
+}
+
+/// The same step over 4 devices, two of the batch's sequences on each.
+pub(super) fn partitioned_step() -> Result<Step> {
+    let mesh = Mesh::new(&[0, 1, 2, 3], &[4], &["data"])?;
+    spmd::enable(&mesh)?;
+    trained(|batch| spmd::mark_sharding(batch, &mesh, "data"))
+}
+
+/// Training on one batch, after `place` of its tensors.
+fn trained(place: impl Fn(&Tensor) -> Result<()>) -> Result<Step> {
     let model = Gpt::new()?;
     let x = labels(BATCH * LENGTH, VOCABULARY)?;
     let y = labels(BATCH * LENGTH, VOCABULARY)?;
+    place(&x)?;
+    place(&y)?;
     let optimizer = optim::AdamW::new(model.parameters(), 3e-4);
     training(optimizer, move || cross_entropy(&model.forward(&x)?, &y))
 }

@@ -42,9 +42,10 @@ pub fn run(work: &str, options: &Options, started: Instant) -> std::result::Resu
         ("mlp", _) => repeated(mlp::step())?,
         ("cnn", _) => repeated(cnn::step())?,
         ("gpt", _) => repeated(gpt::step())?,
+        ("gpt-spmd", _) => repeated(gpt::partitioned_step())?,
         _ => {
-            let expected = "chain-N with N of at least 2, mlp, cnn, gpt, ddp, first, \
-                 first-warm or all_reduce";
+            let expected = "chain-N with N of at least 2, mlp, cnn, gpt, gpt-spmd, ddp, \
+                 first, first-warm or all_reduce";
             return Err(format!("no benchmark {work:?}: expected {expected}"));
         }
     };

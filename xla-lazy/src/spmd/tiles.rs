@@ -77,7 +77,7 @@ fn digits(axis: usize, line: &[&[usize]]) -> Option<Vec<Use>> {
                 .is_some_and(|block| block.iter().copied().eq(expected))
         };
         let size = (2..).find(|i| !continues(i))?;
-        if line.len() % (after * size) != 0 {
+        if !line.len().is_multiple_of(after * size) {
             return None;
         }
         let mut moved = step.iter().enumerate().filter(|(_, n)| **n != 0);

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::machine::Machine;
 use super::peer::Peer;
 use super::work::Work;
-use super::{Bench, CACHE, Options, arguments, table};
+use super::{Bench, CACHE, CPU_DEVICES, Options, arguments, table};
 use crate::error::{Error, Result};
 use crate::{note, process, workspace};
 
@@ -217,6 +217,9 @@ fn measure(
     let mut command = contestant.command();
     command.args(work.arguments()).args(arguments(options));
     command.env(CACHE, cache.unwrap_or(empty.path()));
+    if let Some(devices) = work.devices() {
+        command.env(CPU_DEVICES, devices);
+    }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     command.env(STARTED, now.unwrap_or_default().as_secs_f64().to_string());
     let output = process::quiet(&mut command, DEADLINE)?;

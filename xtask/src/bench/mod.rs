@@ -21,7 +21,7 @@ use work::Work;
 /// What to measure, and for how long.
 #[derive(Args)]
 pub(crate) struct Bench {
-    /// chain-N, such as chain-2000, mlp, cnn, gpt, ddp, first or all_reduce
+    /// chain-N, such as chain-2000, mlp, cnn, gpt, gpt-spmd, ddp, first or all_reduce
     #[arg(required_unless_present = "against", conflicts_with = "against")]
     work: Option<String>,
     #[command(flatten)]
@@ -61,6 +61,9 @@ struct Options {
 /// Where a program keeps what it has compiled.
 const CACHE: &str = "XLA_PERSISTENT_CACHE_PATH";
 
+/// How many devices a process has.
+const CPU_DEVICES: &str = "CPU_NUM_DEVICES";
+
 /// Measures one work, or compares. Standard output carries the JSON line or the table only.
 ///
 /// # Errors
@@ -72,6 +75,11 @@ pub(crate) fn run(bench: &Bench) -> Result<ExitCode> {
     };
     let mut command = Command::new(program);
     command.arg(work).args(arguments(bench.options));
+    if let Ok(work) = work.parse::<Work>()
+        && let Some(devices) = work.devices()
+    {
+        command.env(CPU_DEVICES, devices);
+    }
     // What an earlier run has compiled would shorten the compilation.
     let cache =
         tempfile::tempdir().map_err(Error::file("create a folder in", &std::env::temp_dir()))?;

@@ -11,13 +11,14 @@ use super::peer::Peer;
 pub(super) struct Work(String);
 
 /// Those of a comparison that names none.
-const ALL: [&str; 9] = [
+const ALL: [&str; 10] = [
     "chain-20",
     "chain-2000",
     "chain-2000 --grad",
     "mlp",
     "cnn",
     "gpt",
+    "gpt-spmd",
     "ddp",
     "first",
     "first-warm",
@@ -54,14 +55,24 @@ impl Work {
         self.name() == "first-warm"
     }
 
+    /// How many CPU devices the process is told to have, if that matters.
+    pub(super) fn devices(&self) -> Option<&'static str> {
+        (self.name() == "gpt-spmd").then_some("4")
+    }
+
     /// Whether a peer has this work.
     pub(super) fn has(&self, peer: Peer) -> bool {
         match (peer, self.name()) {
             (Peer::Jax, _) => !self.0.contains("--grad"),
-            (Peer::TorchXla, name) => name != "ddp",
-            (Peer::Torch, name) => name != "ddp" && name != "first-warm",
+            (Peer::TorchXla, name) => !of_several(name),
+            (Peer::Torch, name) => !of_several(name) && name != "first-warm",
         }
     }
+}
+
+/// Whether a work is for several devices.
+fn of_several(name: &str) -> bool {
+    matches!(name, "ddp" | "gpt-spmd")
 }
 
 impl FromStr for Work {
