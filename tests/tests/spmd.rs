@@ -3,7 +3,10 @@
 
 use tests::{with_devices, with_env};
 use xla::spmd::{self, Mesh, NamedSharding, Shard};
-use xla::{DType, Device, Literal, Result, Tensor};
+use xla::testing::budget;
+use xla::{
+    DType, Device, Error, Launcher, Literal, ReplicaContext, Result, StartMethod, Tensor, dist,
+};
 
 /// `0, 1, 2, …` of this shape.
 fn counted(dims: &[usize]) -> Tensor {
@@ -161,26 +164,33 @@ fn state_keeps_its_sharding_and_its_program() {
         let weight = counted(&[6, 4]);
         spmd::mark_sharding(&weight, &mesh, "x").unwrap();
         let velocity = weight.zeros_like().unwrap();
-        let budget = xla::testing::budget(|| -> Result<()> {
-            for _ in 0..6 {
-                velocity.mul_(0.5)?;
-                velocity.add_(&weight)?;
-                weight.sub_(&velocity.mul(0.25)?)?;
-                xla::sync()?;
-            }
-            Ok(())
-        });
-        drop(budget);
+        let mut factor = 0.25;
+        let mut steps = |count: usize| {
+            budget(|| -> Result<()> {
+                for _ in 0..count {
+                    velocity.mul_(0.5)?;
+                    velocity.add_(&weight)?;
+                    weight.sub_(&velocity.mul(factor)?)?;
+                    factor = -factor;
+                    xla::sync()?;
+                }
+                Ok(())
+            })
+            .unwrap()
+        };
+        steps(2);
+        steps(4).compiles(0).executions(4).donations_missed(0);
         for x in [&weight, &velocity] {
             let shards = x.local_shards().unwrap();
             let rows: Vec<usize> = shards.iter().map(|s| s.index[0].len()).collect();
             assert_eq!(rows, [2, 2, 2, 0]);
         }
         let (mut w, mut v) = (expected_whole([6, 4]), vec![0.0; 24]);
-        for _ in 0..6 {
+        for step in 0..6 {
+            let factor = if step % 2 == 0 { 0.25 } else { -0.25 };
             for (w, v) in w.iter_mut().zip(&mut v) {
                 *v = *v * 0.5 + *w;
-                *w -= *v * 0.25;
+                *w -= *v * factor;
             }
         }
         assert_eq!(weight.to_vec::<f32>().unwrap(), w);
@@ -249,5 +259,217 @@ fn blocks_are_made_and_loaded_each_where_it_belongs() {
         x.load_local_shards(&shards).unwrap();
         assert_eq!(x.to_vec::<i64>().unwrap(), [7, 7, 2, 7, 7, 12]);
         assert!(x.load_local_shards(&shards[..1]).is_err());
+    });
+}
+
+#[test]
+fn all_dtypes_are_sent_and_read_block_by_block() {
+    with_devices(4, || {
+        let mesh = Mesh::all("x").unwrap();
+        let rows = NamedSharding::new(&mesh, "x").unwrap();
+        for dtype in [
+            DType::Bool,
+            DType::U8,
+            DType::I16,
+            DType::BF16,
+            DType::F16,
+            DType::I32,
+            DType::I64,
+            DType::F64,
+        ] {
+            let whole: Vec<f64> = (0..10).map(|i| f64::from(i % 2)).collect();
+            let literal = Literal::from_vec(whole.clone(), [5, 2])
+                .unwrap()
+                .cast(dtype);
+            let x = Tensor::from_literal(literal, &rows).unwrap();
+            let shards = x.local_shards().unwrap();
+            assert_eq!(shards[2].data.shape().dims(), [1, 2]);
+            let y = (&x + &x).unwrap().logical_or(&x).unwrap();
+            let read = y.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+            assert_eq!(read, whole, "{dtype}");
+        }
+    });
+}
+
+#[test]
+fn a_compiled_function_goes_by_how_its_arguments_are_spread() {
+    with_devices(4, || {
+        let mesh = Mesh::all("x").unwrap();
+        spmd::enable(&mesh).unwrap();
+        let total = counted(&[1]);
+        let mut state = ();
+        let mut step = xla::compile(|_: &mut (), x: Tensor| {
+            total.add_(&x.sum((), false)?)?;
+            x.mul(2.0)
+        });
+        let rows = NamedSharding::new(&mesh, "x").unwrap();
+        for call in 0..6 {
+            let x = counted(&[8, 2]);
+            if call % 2 == 1 {
+                spmd::mark_sharding(&x, &mesh, "x").unwrap();
+            }
+            let y = step.call(&mut state, &x).unwrap();
+            let doubled: Vec<f32> = (0..16).map(|i| 2.0 * i as f32).collect();
+            assert_eq!(y.to_vec::<f32>().unwrap(), doubled);
+            if call % 2 == 1 {
+                assert_eq!(x.sharding().unwrap().unwrap(), rows);
+            }
+        }
+        assert_eq!(total.to_vec::<f32>().unwrap(), [6.0 * 120.0]);
+    });
+}
+
+/// Programs with collectives follow each other faster than they run, on more devices than there are
+/// cores.
+#[test]
+fn many_steps_with_collectives_run_ahead() {
+    with_devices(8, || {
+        let mesh = grid();
+        spmd::enable(&mesh).unwrap();
+        let weight = counted(&[16, 16]).div(256.0).unwrap();
+        spmd::mark_sharding(&weight, &mesh, ("model", "data")).unwrap();
+        let x = counted(&[8, 16]).div(128.0).unwrap();
+        spmd::mark_sharding(&x, &mesh, ("data", "model")).unwrap();
+        for _ in 0..200 {
+            let y = x.matmul(&weight).unwrap().tanh().unwrap();
+            weight
+                .add_(&y.sum((), false).unwrap().mul(1e-4).unwrap())
+                .unwrap();
+            xla::sync().unwrap();
+        }
+        let spread = weight.to_vec::<f32>().unwrap();
+        let (mut w, x): (Vec<f64>, Vec<f64>) = (
+            (0..256).map(|i| f64::from(i) / 256.0).collect(),
+            (0..128).map(|i| f64::from(i) / 128.0).collect(),
+        );
+        for _ in 0..200 {
+            let mut sum = 0.0;
+            for row in x.chunks(16) {
+                for column in 0..16 {
+                    let y: f64 = (0..16).map(|k| row[k] * w[k * 16 + column]).sum();
+                    sum += y.tanh();
+                }
+            }
+            w.iter_mut().for_each(|w| *w += sum * 1e-4);
+        }
+        for (got, expected) in spread.iter().zip(&w) {
+            assert!(
+                (f64::from(*got) - expected).abs() < 1e-3,
+                "{got} {expected}"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_scope_has_a_mesh_of_its_own() {
+    with_devices(4, || {
+        let mesh = Mesh::new(&[2, 1], &[2], &["x"]).unwrap();
+        let outside = counted(&[4]);
+        let inside = spmd::scope(&mesh, || {
+            let x = counted(&[4]);
+            spmd::mark_sharding(&x, &mesh, "x")?;
+            let mixed = x.add(&outside).unwrap_err();
+            assert!(matches!(mixed, Error::DeviceMismatch { .. }), "{mixed}");
+            x.add(&outside.to(mesh.device())?)
+        })
+        .unwrap();
+        assert_eq!(xla::device().unwrap(), Device::new(0));
+        assert_eq!(inside.device(), mesh.device());
+        let devices: Vec<_> = inside
+            .local_shards()
+            .unwrap()
+            .iter()
+            .map(|s| s.device)
+            .collect();
+        assert_eq!(devices, [2, 1]);
+        let back = inside.to(Device::new(3)).unwrap();
+        assert_eq!(
+            back.add(1.0).unwrap().to_vec::<f32>().unwrap(),
+            [1., 3., 5., 7.]
+        );
+    });
+}
+
+#[test]
+fn one_call_on_all_devices_under_the_variable_and_after_enabling() {
+    let variables = [("CPU_NUM_DEVICES", "4"), ("XLA_USE_SPMD", "1")];
+    with_env(&variables, || {
+        let ranks = Launcher::new().run(|rank| -> Result<_> {
+            dist::init_process_group("xla", "xla://")?;
+            let mesh = spmd::current_mesh();
+            let device = xla::device()?;
+            let x = Tensor::ones([8], ())?;
+            spmd::mark_sharding(&x, &mesh.unwrap_or(Mesh::of(device).unwrap()), "data")?;
+            let sum = dist::all_reduce(&x.sum((), false)?, dist::ReduceOp::Sum)?;
+            assert_eq!(sum.item::<f32>()?, 8.0);
+            assert_eq!(xla::devices()?, [device]);
+            assert_eq!((xla::device_count()?, xla::real_devices()?.len()), (4, 4));
+            assert_eq!((dist::get_rank()?, dist::get_world_size()?), (0, 1));
+            dist::destroy_process_group()?;
+            Ok((rank, device.is_virtual()))
+        });
+        assert_eq!(ranks.unwrap(), [(0, true)]);
+        assert!(xla::device().unwrap().is_virtual());
+    });
+    with_devices(2, || {
+        spmd::enable(&Mesh::all("x").unwrap()).unwrap();
+        let ranks = Launcher::new().run(|rank| xla::device().map(|d| (rank, d.is_virtual())));
+        assert_eq!(ranks.unwrap(), [(0, true)]);
+    });
+}
+
+#[test]
+fn replicas_of_a_launch_have_no_mesh_of_the_process() {
+    with_devices(2, || {
+        let launched =
+            Launcher::new()
+                .start_method(StartMethod::Threads)
+                .run(|_| -> Result<String> {
+                    let _: std::sync::Arc<ReplicaContext> = xla::context()?;
+                    let refused = spmd::enable(&Mesh::all("x")?).unwrap_err();
+                    Ok(refused.to_string())
+                });
+        for error in launched.unwrap() {
+            assert!(
+                error.contains("spmd::enable") && error.contains("before the launch"),
+                "{error}"
+            );
+        }
+    });
+}
+
+#[test]
+fn what_does_not_fit_is_an_error_at_the_call() {
+    with_devices(4, || {
+        let mesh = Mesh::all("x").unwrap();
+        let other = Mesh::new(&[0, 1, 2, 3], &[2, 2], &["x", "y"]).unwrap();
+        spmd::enable(&mesh).unwrap();
+        let x = counted(&[4, 4]);
+        let long = spmd::mark_sharding(&x, &mesh, ((), (), "x"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            long.contains("[4, 4]") && long.contains("spmd.rs"),
+            "{long}"
+        );
+        let foreign = NamedSharding::new(&other, ("x", "y")).unwrap();
+        let error = x
+            .with_sharding_constraint(&foreign)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("x=4") && error.contains("y=2"), "{error}");
+        let moved = x.to_sharding(&foreign).unwrap();
+        let error = x.add(&moved).unwrap_err();
+        assert!(matches!(error, Error::DeviceMismatch { .. }), "{error}");
+        let view = x.select(0, 1).unwrap();
+        let error = spmd::mark_sharding(&view, &mesh, "x")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("view"), "{error}");
+        assert!(spmd::enable(&other).is_err());
+        // Nothing of it has done harm.
+        assert_eq!(x.to_vec::<f32>().unwrap(), expected_whole([4, 4]));
+        assert_eq!(moved.to_vec::<f32>().unwrap(), expected_whole([4, 4]));
     });
 }

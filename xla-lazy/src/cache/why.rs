@@ -38,7 +38,7 @@ const GROWS: &str = "operators pile up while no sync() is called: call it once i
 const KEPT: &str =
     "a program returns the values that somebody holds: hold the same tensors each time";
 const DONATED: &str = "which values may be overwritten is part of the program: change the same tensors in place each time";
-const PLACED: &str = "each set of devices, and of the compiler's options, is another program";
+const PLACED: &str = "each set of devices, way of spreading values over them, and set of the compiler's options is another program";
 
 /// How `new` differs from `old`.
 pub(super) fn difference(old: &Words, new: &Words) -> Difference {

@@ -4,7 +4,7 @@ mod wish;
 
 pub use wish::capsule;
 
-use super::{Pending, placement};
+use super::{Pending, Placement, placement};
 use crate::cache;
 use crate::gang::Gang;
 use crate::lower::{self, Argument, Extent};
@@ -39,7 +39,11 @@ fn capture(
     cause: Cause,
 ) -> Result<Capsule> {
     let function = recording.function.as_deref();
-    let placement = placement(device, recording, extent, gang)?;
+    // A partitioned program is kept whole, as one for a single device that computes the same.
+    let placement = match device.is_virtual() {
+        true => Placement::Portable,
+        false => placement(device, recording, extent, gang)?,
+    };
     let lowered = lower::lower(recording, extent, &placement, cache::name_of(function))?;
     let (signature, options) = cache::given(&lowered, &placement, function)?;
     let inputs = lowered
