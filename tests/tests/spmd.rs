@@ -178,7 +178,7 @@ fn state_keeps_its_sharding_and_its_program() {
             })
             .unwrap()
         };
-        steps(2);
+        let _first = steps(2).executions(2);
         steps(4).compiles(0).executions(4).donations_missed(0);
         for x in [&weight, &velocity] {
             let shards = x.local_shards().unwrap();
@@ -392,7 +392,7 @@ fn a_scope_has_a_mesh_of_its_own() {
 }
 
 #[test]
-fn one_call_on_all_devices_under_the_variable_and_after_enabling() {
+fn one_call_on_all_devices_under_the_variable() {
     let variables = [("CPU_NUM_DEVICES", "4"), ("XLA_USE_SPMD", "1")];
     with_env(&variables, || {
         let ranks = Launcher::new().run(|rank| -> Result<_> {
@@ -412,6 +412,10 @@ fn one_call_on_all_devices_under_the_variable_and_after_enabling() {
         assert_eq!(ranks.unwrap(), [(0, true)]);
         assert!(xla::device().unwrap().is_virtual());
     });
+}
+
+#[test]
+fn a_launch_after_enabling_calls_once() {
     with_devices(2, || {
         spmd::enable(&Mesh::all("x").unwrap()).unwrap();
         let ranks = Launcher::new().run(|rank| xla::device().map(|d| (rank, d.is_virtual())));

@@ -128,6 +128,25 @@
 //! }
 //! ```
 //!
+//! # One program over all devices
+//! In SPMD mode ([`spmd`]) the device is a virtual one that stands for a mesh of real ones. Tensors are
+//! spread over it, and XLA partitions what is computed from them, with the collectives that takes.
+//! `XLA_USE_SPMD=1` runs a program so that [`launch()`]es and wraps its model in
+//! [`nn::DistributedDataParallel`].
+//!
+//! ```
+//! use xla::Tensor;
+//! use xla::spmd::{self, Mesh, NamedSharding};
+//! let mesh = Mesh::all("data")?;
+//! spmd::enable(&mesh)?;
+//! let rows = NamedSharding::new(&mesh, "data")?;
+//! let x = Tensor::ones([8, 4], &rows)?;
+//! let sums = x.sum(1, false)?;
+//! assert_eq!(sums.to_vec::<f32>()?, [4.0; 8]);
+//! assert_eq!(x.local_shards()?.len(), xla::device_count()?);
+//! # Ok::<(), xla::Error>(())
+//! ```
+//!
 //! # Where a device comes from
 //! `PJRT_DEVICE` names the kind (`CPU`, `CUDA`, `ROCM`, `TPU`), and `PJRT_LIBRARY_PATH` a plugin to
 //! use before any other; `CPU_NUM_DEVICES` is how many devices the host's processor offers. All are
