@@ -124,12 +124,13 @@ impl Mesh {
     /// [`Error::Mesh`] when there is none.
     #[track_caller]
     pub fn axis_size(&self, name: &str) -> Result<usize> {
+        let at = Site::caller();
         let found = self.axis(name).map(|axis| self.shape()[axis]);
         found.ok_or_else(|| Error::Mesh {
             op: "Mesh::axis_size",
             expected: format!("one of the axes {}", self.axis_names().join(", ")),
             got: format!("{name:?}"),
-            at: Site::caller(),
+            at,
         })
     }
 
@@ -202,17 +203,14 @@ fn refused<T>(expected: impl Into<String>, got: impl Into<String>) -> Result<T> 
 
 fn check_shape(devices: &[usize], shape: &[usize]) -> Result<()> {
     let room = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
-    if shape.is_empty() || room != Some(devices.len()) || devices.is_empty() {
+    if shape.is_empty() || devices.is_empty() || room != Some(devices.len()) {
         let room = room.map_or_else(|| "more than there can be".into(), |n| n.to_string());
         return refused(
             format!(
                 "a shape with at least one axis that holds the {} devices given",
                 devices.len()
             ),
-            format!(
-                "shape {shape:?}, which holds {}",
-                if shape.is_empty() { "one" } else { &room }
-            ),
+            format!("shape {shape:?}, which holds {room}"),
         );
     }
     Ok(())

@@ -13,6 +13,7 @@ mod spec;
 mod tensor;
 mod text;
 mod tiles;
+mod visualize;
 
 pub use mesh::Mesh;
 pub(crate) use mode::{adopt, mesh_of, used_on};
@@ -22,3 +23,7 @@ pub use sharding::NamedSharding;
 pub use spec::{PartitionSpec, SpecAxes};
 pub(crate) use tensor::spread;
 pub use tensor::{Shard, clear_sharding, mark_sharding};
+pub use visualize::{visualize_sharding, visualize_sharding_svg};
+
+#[cfg(test)]
+mod tests;

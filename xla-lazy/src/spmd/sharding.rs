@@ -58,9 +58,8 @@ impl NamedSharding {
             mesh: *mesh,
             spec: spec.into(),
         };
-        sharding
-            .check_axes()
-            .map_err(|e| e.at(Location::caller()))?;
+        let at = Location::caller();
+        sharding.check_axes().map_err(|e| e.at(at))?;
         Ok(sharding)
     }
 
@@ -199,10 +198,7 @@ impl NamedSharding {
         let place = self.block(shape.rank(), position);
         lengths
             .zip(place)
-            .map(|((&length, &block), place)| {
-                let start = (place * block).min(length);
-                start..(start + block).min(length)
-            })
+            .map(|((&length, &block), place)| range(length, block, place))
             .collect()
     }
 
@@ -250,6 +246,12 @@ impl NamedSharding {
             })
             .collect()
     }
+}
+
+/// The indices of the block at this place along an axis of this length, when blocks are this long.
+pub(super) fn range(length: usize, block: usize, place: usize) -> Range<usize> {
+    let start = (place * block).min(length);
+    start..(start + block).min(length)
 }
 
 impl fmt::Display for NamedSharding {
