@@ -129,6 +129,48 @@ fn what_xla_chose_is_read_back_and_its_shards_have_these_shapes() {
 }
 
 #[test]
+fn parts_of_an_axis_of_the_mesh_are_read_back_as_tiles() {
+    let client = client(4);
+    // The rows of the result can be split by the first half of the mesh's axis, the columns by the
+    // second, and each device keeps the element that it has. Newer versions of Shardy split
+    // arguments and results by whole axes only, and then this one is on every device.
+    let text = r#"sdy.mesh @mesh = <["x"=4]>
+      func.func @main(%a: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>})
+          -> tensor<2x2xf32> {
+        %0 = stablehlo.reshape %a : (tensor<4xf32>) -> tensor<2x2xf32>
+        return %0 : tensor<2x2xf32>
+      }"#;
+    let signature = Signature {
+        inputs: vec![f32_of(&[1])],
+        outputs: vec![f32_of(&[2, 2])],
+    };
+    let options = CompileOptions {
+        propagate_to_outputs: vec![true],
+        ..CompileOptions::partitioned(4, true)
+    };
+    let program = client.compile(text, &signature, &options).unwrap();
+    let chosen = program.output_shardings().unwrap();
+    let halves = tiling(&[2, 2], &[0, 1, 2, 3], false);
+    assert!(
+        [halves, Tiling::replicated()].contains(&chosen[0]),
+        "{chosen:?}"
+    );
+    let elements: Vec<_> = (0..4).map(|d| upload(&client, &[d as f32], d)).collect();
+    let arguments: Vec<Vec<_>> = elements.iter().map(|element| vec![element]).collect();
+    let launch = ExecuteOptions {
+        launch_id: 1,
+        ..ExecuteOptions::default()
+    };
+    let runs = program.execute_sharded(&arguments, &launch).unwrap();
+    for (d, run) in runs.iter().enumerate() {
+        match chosen[0].dims.as_slice() {
+            [] => assert_eq!(read(&run.outputs[0]), [0.0, 1.0, 2.0, 3.0]),
+            _ => assert_eq!(read(&run.outputs[0]), [d as f32]),
+        }
+    }
+}
+
+#[test]
 fn a_program_that_was_not_partitioned_has_no_shardings() {
     let client = client(1);
     let program = add(&client, 4, false);

@@ -19,7 +19,7 @@ use xla_core::{Error, Result, Shape, Site};
 /// use xla_lazy::spmd::{Mesh, NamedSharding};
 /// let mesh = Mesh::new(&[0, 1, 2, 3], &[2, 2], &["data", "model"])?;
 /// let sharding = NamedSharding::new(&mesh, ((), "model"))?;
-/// let shape = [8, 6].as_slice().into();
+/// let shape = xla_core::Shape::new(&[8, 6]);
 /// assert_eq!(sharding.shard_shape(&shape).dims(), [8, 3]);
 /// assert_eq!(sharding.shard_index(&shape, 3), [0..8, 3..6]);
 /// # Ok::<(), xla_core::Error>(())

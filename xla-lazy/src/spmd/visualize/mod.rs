@@ -18,7 +18,7 @@ use xla_core::Shape;
 /// use xla_lazy::spmd::{Mesh, NamedSharding, visualize_sharding};
 /// let mesh = Mesh::new(&[0, 1, 2, 3], &[2, 2], &["data", "model"])?;
 /// let sharding = NamedSharding::new(&mesh, ("data", "model"))?;
-/// println!("{}", visualize_sharding(&sharding, &[8, 6].as_slice().into()));
+/// println!("{}", visualize_sharding(&sharding, &xla_core::Shape::new(&[8, 6])));
 /// // [8, 6] as ("data", "model") over 4 devices: data=2, model=2
 /// //        0:3     3:6
 /// //     ┌───────┬───────┐
@@ -43,7 +43,7 @@ pub(super) fn in_text(sharding: &NamedSharding, shape: &Shape, colors: bool) -> 
 /// ```
 /// use xla_lazy::spmd::{Mesh, NamedSharding, visualize_sharding_svg};
 /// let sharding = NamedSharding::new(&Mesh::all("data")?, "data")?;
-/// let svg = visualize_sharding_svg(&sharding, &[8, 6].as_slice().into());
+/// let svg = visualize_sharding_svg(&sharding, &xla_core::Shape::new(&[8, 6]));
 /// assert!(svg.starts_with("<svg") && svg.contains("xla:0"));
 /// # Ok::<(), xla_core::Error>(())
 /// ```
