@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use xla_core::{Device, Error, Result};
-use xla_lazy::Tensor;
+use xla_lazy::spmd::{self, NamedSharding};
+use xla_lazy::{Tensor, TensorOptions};
 use xla_runtime::context::{self, ReplicaContext};
 use xla_runtime::metrics;
 
@@ -48,7 +49,8 @@ pub struct DataLoader {
     drop_last: bool,
     rank: usize,
     world_size: usize,
-    device: Option<Device>,
+    /// Where batches go; the replica's device where nothing is said.
+    destination: Option<TensorOptions>,
     prefetch: usize,
     epoch: u64,
 }
@@ -64,7 +66,7 @@ impl DataLoader {
             drop_last: false,
             rank: 0,
             world_size: 1,
-            device: None,
+            destination: None,
             prefetch: 2,
             epoch: 0,
         }
@@ -106,7 +108,27 @@ impl DataLoader {
     #[must_use]
     pub fn device(self, device: &Device) -> Self {
         DataLoader {
-            device: Some(*device),
+            destination: Some(device.into()),
+            ..self
+        }
+    }
+
+    /// Spreads each batch over a mesh: each device is sent its share, and nothing else. A last batch
+    /// whose samples do not divide evenly is spread too.
+    ///
+    /// ```no_run
+    /// # fn demo(points: xla_nn::data::TensorDataset) -> xla_core::Result<()> {
+    /// use xla_lazy::spmd::{Mesh, NamedSharding};
+    /// use xla_nn::data::DataLoader;
+    /// let mesh = Mesh::all("data")?;
+    /// let loader = DataLoader::new(points).sharding(&NamedSharding::new(&mesh, "data")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn sharding(self, sharding: &NamedSharding) -> Self {
+        DataLoader {
+            destination: Some(sharding.into()),
             ..self
         }
     }
@@ -174,7 +196,11 @@ impl DataLoader {
             ));
         }
         let context = context::current("DataLoader")?;
-        let device = self.device.unwrap_or(context.device());
+        // Asked here: the loader's thread is in no scope.
+        let destination = match self.destination {
+            Some(destination) => destination,
+            None => spmd::default_device("DataLoader")?.into(),
+        };
         let deadline = context.launch().deadline();
         let remaining = self.len();
         let (sender, receiver) = bounded(self.prefetch.max(1));
@@ -188,7 +214,7 @@ impl DataLoader {
                 .take(remaining)
                 .map(<[usize]>::to_vec)
                 .collect(),
-            device,
+            destination,
             deadline,
             sender,
             stop: Arc::clone(&stop),
@@ -311,7 +337,7 @@ impl Drop for Running {
 struct Producer {
     dataset: Arc<dyn Dataset>,
     batches: Vec<Vec<usize>>,
-    device: Device,
+    destination: TensorOptions,
     deadline: Duration,
     sender: Sender<Result<(Tensor, Tensor)>>,
     stop: Arc<AtomicBool>,
@@ -352,8 +378,8 @@ impl Producer {
         let targets = stack("targets", decoded.iter().map(|s| &s.1))?;
         let upload = || -> Result<(Tensor, Tensor)> {
             Ok((
-                Tensor::from_literal(samples, self.device)?,
-                Tensor::from_literal(targets, self.device)?,
+                Tensor::from_literal(samples, self.destination)?,
+                Tensor::from_literal(targets, self.destination)?,
             ))
         };
         upload().map(Some)
