@@ -480,3 +480,76 @@ fn what_does_not_fit_is_an_error_at_the_call() {
         assert_eq!(moved.to_vec::<f32>().unwrap(), expected_whole([4, 4]));
     });
 }
+
+/// Random bits, sums and a gradient over the first `n` devices.
+fn on_so_many(n: usize) -> (Vec<u32>, Vec<f32>, Vec<f32>) {
+    let devices: Vec<usize> = (0..n).collect();
+    let mesh = Mesh::new(&devices, &[n], &["x"]).unwrap();
+    spmd::scope(&mesh, || {
+        xla::manual_seed(3)?;
+        let rows = NamedSharding::new(&mesh, "x")?;
+        let drawn = Tensor::rand([24, 10], &rows)?;
+        let bits = drawn.to_vec::<f32>()?.iter().map(|x| x.to_bits()).collect();
+        let sums = drawn.sum(0, false)?.to_vec::<f32>()?;
+        let w = Tensor::randn([10, 3], ())?.requires_grad_(true)?;
+        spmd::mark_sharding(&w, &mesh, ((), "x"))?;
+        drawn.matmul(&w)?.tanh()?.sum((), false)?.backward()?;
+        let gradient = w.grad().unwrap().to_vec::<f32>()?;
+        Ok((bits, sums, gradient))
+    })
+    .unwrap()
+}
+
+#[test]
+fn as_many_devices_as_there_are_give_the_same_numbers() {
+    with_devices(8, || {
+        let (bits, sums, gradient) = on_so_many(1);
+        // Those of a device without a mesh.
+        xla::manual_seed(3).unwrap();
+        let drawn = Tensor::rand([24, 10], ()).unwrap().to_vec::<f32>().unwrap();
+        assert!(drawn.iter().map(|x| x.to_bits()).eq(bits.iter().copied()));
+        for n in [2, 4, 8] {
+            let other = on_so_many(n);
+            assert_eq!(other.0, bits, "{n} devices");
+            for (got, expected) in other
+                .1
+                .iter()
+                .chain(&other.2)
+                .zip(sums.iter().chain(&gradient))
+            {
+                assert!(
+                    (got - expected).abs() <= 1e-5 * expected.abs().max(1.0),
+                    "{n}: {got} {expected}"
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn the_tools_that_look_at_programs_work_on_a_mesh() {
+    let variables = [("CPU_NUM_DEVICES", "4"), ("XLA_DEBUG", "nan,index")];
+    with_env(&variables, || {
+        let mesh = Mesh::all("x").unwrap();
+        spmd::enable(&mesh).unwrap();
+        let x = counted(&[6, 2]).sub(1.0).unwrap();
+        spmd::mark_sharding(&x, &mesh, "x").unwrap();
+        let y = x.log().unwrap().sum((), false).unwrap();
+        let error = y.item::<f32>().unwrap_err();
+        let text = error.to_string();
+        assert!(
+            matches!(error, Error::NotANumber { op: "log", .. }),
+            "{text}"
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("step.safetensors");
+        let x = counted(&[6, 2]);
+        spmd::mark_sharding(&x, &mesh, "x").unwrap();
+        xla::sync().unwrap();
+        let total = xla::debug::capsule(&file, || x.mul(2.0)?.sum((), false)).unwrap();
+        assert_eq!(total.item::<f32>().unwrap(), 132.0);
+        let capsule = xla_runtime::Capsule::load(&file).unwrap();
+        assert_eq!(capsule.options.num_partitions, 1);
+        assert_eq!(capsule.inputs.last().unwrap().shape().dims(), [6, 2]);
+    });
+}

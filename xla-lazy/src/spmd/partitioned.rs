@@ -83,13 +83,21 @@ impl Partitioned {
         executable: &Executable,
         types: &[Ty],
     ) -> Result<std::result::Result<Vec<Spread>, Self>> {
-        let chosen = executable.output_shardings()?;
+        // On one device there is nothing to choose.
+        let alone = self.mesh.len() == 1;
+        let chosen = match alone {
+            true => Vec::new(),
+            false => executable.output_shardings()?,
+        };
         let mut other = self.results.clone();
         other.resize(types.len(), None);
         let mut spreads = Vec::with_capacity(types.len());
         for (at, &ty) in types.iter().enumerate() {
             let asked = other[at].clone();
-            let tiling = || NamedSharding::from_tiles(&self.mesh, chosen.get(at)?);
+            let tiling = || match alone {
+                true => Some(self.replicated()),
+                false => NamedSharding::from_tiles(&self.mesh, chosen.get(at)?),
+            };
             match asked.or_else(tiling) {
                 Some(sharding) => spreads.push(Spread { sharding, ty }),
                 None => other[at] = Some(self.replicated()),
