@@ -1,7 +1,7 @@
 //! Tensors that are spread over a mesh: said, asked, read and made block by block.
 
 use super::mode::move_to;
-use super::{Mesh, NamedSharding, PartitionSpec};
+use super::{Mesh, NamedSharding, PartitionSpec, visualize_sharding};
 use crate::Tensor;
 use crate::ops;
 use crate::storage::{Storage, Value};
@@ -111,6 +111,19 @@ fn refused(
         reason: reason.into(),
         at: at.into(),
     }
+}
+
+/// The picture of [`visualize_sharding`] for a tensor, as the compiler has spread it where nobody said.
+/// As `torch_xla.distributed.spmd.debugging.visualize_tensor_sharding`.
+///
+/// # Errors
+/// Those of computing the tensor.
+#[track_caller]
+pub fn visualize_tensor_sharding(tensor: &Tensor) -> Result<String> {
+    Ok(match tensor.sharding()? {
+        Some(sharding) => visualize_sharding(&sharding, tensor.shape()),
+        None => format!("{} on {}\n", tensor.shape(), tensor.device()),
+    })
 }
 
 /// A device's block of a tensor.
