@@ -34,6 +34,7 @@ fn time(steps: u64, elements: usize) -> Result<Vec<Duration>> {
 }
 
 fn sums(criterion: &mut Criterion) {
+    benches::with_devices(REPLICAS).expect("this program");
     let mut group = criterion.benchmark_group("all_reduce over 4 replicas");
     group.sample_size(10);
     for elements in [1, 64 << 10, 1 << 20] {

@@ -24,7 +24,10 @@ mod works;
 
 pub use works::run;
 
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::{Instant, SystemTime};
+use std::{env, io};
 
 /// How often a step is timed, and how it records.
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -46,7 +49,7 @@ pub const STARTED: &str = "XLA_BENCH_STARTED";
 
 /// When the process was started: as [`STARTED`] says, else `main`.
 pub fn started(main: Instant) -> Instant {
-    let told = std::env::var(STARTED).ok();
+    let told = env::var(STARTED).ok();
     let epoch = told.and_then(|seconds| seconds.parse::<f64>().ok());
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let (Some(epoch), Ok(now)) = (epoch, now) else {
@@ -56,4 +59,19 @@ pub fn started(main: Instant) -> Instant {
     ago.ok()
         .and_then(|ago| Instant::now().checked_sub(ago))
         .unwrap_or(main)
+}
+
+/// Starts this program anew with so many CPU devices where the environment does not say how many:
+/// they are counted once, and what is in a process's environment only its start can say.
+///
+/// # Errors
+/// What kept it from being started.
+pub fn with_devices(count: usize) -> io::Result<()> {
+    const COUNT: &str = "CPU_NUM_DEVICES";
+    if env::var_os(COUNT).is_some() {
+        return Ok(());
+    }
+    let mut again = Command::new(env::current_exe()?);
+    again.args(env::args_os().skip(1));
+    Err(again.env(COUNT, count.to_string()).exec())
 }

@@ -7,6 +7,7 @@ use crate::metrics::Metric;
 use pjrt_sys as sys;
 use std::ffi::c_void;
 use std::fmt;
+use std::hint;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -39,6 +40,11 @@ struct Waiter {
 /// How long a wait asks again and again before its thread goes to sleep: about what it takes to wake
 /// it up. What ends sooner, as most small programs do, is not waited for any longer than it takes.
 const ALERT: Duration = Duration::from_micros(50);
+
+/// How long of that it keeps its core. Were the core given away, the plugin's threads would be put to
+/// sleep and woken up for every small program, and on a virtual machine it is the waking thread that
+/// pays for it: tens of microseconds, where the program takes one.
+const BUSY: Duration = Duration::from_micros(10);
 
 impl Event {
     /// Takes ownership of an event of this client; `what` names it in errors.
@@ -125,11 +131,16 @@ impl Pending {
         let start = Instant::now();
         loop {
             let outcome = self.poll();
-            if outcome.is_some() || start.elapsed() >= time {
+            let waited = start.elapsed();
+            if outcome.is_some() || waited >= time {
                 return outcome;
             }
-            // The core may be the one that the work is to run on.
-            thread::yield_now();
+            if waited < BUSY {
+                hint::spin_loop();
+            } else {
+                // The core may be the one that the work is to run on.
+                thread::yield_now();
+            }
         }
     }
 

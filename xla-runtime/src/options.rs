@@ -16,7 +16,7 @@ use crate::named_value::AttributeValue;
 pub struct ClientOptions {
     /// The kind of device that the plugin drives.
     pub kind: DeviceKind,
-    /// How many devices a CPU client offers; the plugin's default (one) when `None`.
+    /// How many devices a CPU client offers; one when `None`.
     pub cpu_device_count: Option<usize>,
     /// The other processes, where the plugin connects several; not for a CPU client.
     pub cluster: Option<Cluster>,
@@ -49,7 +49,10 @@ impl ClientOptions {
     /// [`Error::Argument`] for a count that ends the process in some plugins.
     pub(crate) fn named_values(&self) -> Result<BTreeMap<String, AttributeValue>> {
         let mut values = self.extra.clone();
-        if let Some(count) = self.cpu_device_count {
+        // Plugins differ in what they take for none given, and a client has as many threads as devices.
+        let counted = values.contains_key("cpu_device_count");
+        let one = (self.kind == DeviceKind::Cpu && !counted).then_some(1);
+        if let Some(count) = self.cpu_device_count.or(one) {
             if !(1..=1024).contains(&count) {
                 return Err(Error::argument(
                     "Client::create",

@@ -14,6 +14,9 @@ use xla::{Launcher, Result, StartMethod, Tensor};
 /// Elements of the large tensor: 64 MiB.
 const LARGE: usize = 16 << 20;
 
+/// Replicas of one process.
+const THREADS: usize = 4;
+
 /// Steps before those that are timed.
 const WARMUP: u32 = 3;
 
@@ -23,6 +26,7 @@ pub(super) fn run(options: &Options) -> Result<String, String> {
     if let Some(line) = between::member(options)? {
         return Ok(line);
     }
+    crate::with_devices(THREADS).map_err(|error| error.to_string())?;
     let mut lines = Vec::new();
     // Launches first: the processes of one do again what comes before it.
     #[cfg(feature = "gloo")]
@@ -32,8 +36,8 @@ pub(super) fn run(options: &Options) -> Result<String, String> {
     }
     let threads = Launcher::new()
         .start_method(StartMethod::Threads)
-        .devices(4);
-    lines.push(steps("threads", 4, threads, options)?);
+        .devices(THREADS);
+    lines.push(steps("threads", THREADS, threads, options)?);
     lines.push(copy(options));
     #[cfg(feature = "gloo")]
     for processes in [2, 4] {

@@ -10,6 +10,7 @@ const DEVICES: usize = 4;
 
 /// What rank 0 measures; allocations are those of all ranks.
 pub(super) fn run(options: &Options) -> std::result::Result<Measured, String> {
+    crate::with_devices(DEVICES).map_err(|error| error.to_string())?;
     let launcher = Launcher::new()
         .start_method(StartMethod::Threads)
         .devices(DEVICES);
