@@ -122,6 +122,11 @@ impl ProcessGroup {
         !matches!(self.role, Role::Outside)
     }
 
+    /// Whether members are in several processes, so that what is communicated leaves the program.
+    pub fn spans_processes(&self) -> bool {
+        matches!(&self.role, Role::Member(members) if members.gang.spans_processes())
+    }
+
     /// The position among the group's members of a global rank.
     ///
     /// # Errors

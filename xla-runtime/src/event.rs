@@ -5,10 +5,12 @@ use crate::client::Client;
 use crate::handle::Handle;
 use crate::metrics::Metric;
 use pjrt_sys as sys;
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::fmt;
 use std::hint;
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use xla_core::{Error, Result};
@@ -37,14 +39,10 @@ struct Waiter {
     changed: Condvar,
 }
 
-/// How long a wait asks again and again before its thread goes to sleep: about what it takes to wake
-/// it up. What ends sooner, as most small programs do, is not waited for any longer than it takes.
-const ALERT: Duration = Duration::from_micros(50);
-
-/// How long of that it keeps its core. Were the core given away, the plugin's threads would be put to
-/// sleep and woken up for every small program, and on a virtual machine it is the waking thread that
-/// pays for it: tens of microseconds, where the program takes one.
-const BUSY: Duration = Duration::from_micros(10);
+/// How long a wait asks again and again before its thread goes to sleep, unless the one before took
+/// longer: about what it takes to wake it up. What ends sooner, as most small programs do, is not
+/// waited for any longer than it takes.
+const ALERT: Duration = Duration::from_micros(100);
 
 impl Event {
     /// Takes ownership of an event of this client; `what` names it in errors.
@@ -129,17 +127,16 @@ impl Pending {
     /// The outcome if the work ends within a time that is too short to sleep.
     fn poll_for(&self, time: Duration) -> Option<Result<()>> {
         let start = Instant::now();
+        let busy = Busy::begin();
         loop {
             let outcome = self.poll();
-            let waited = start.elapsed();
-            if outcome.is_some() || waited >= time {
+            if outcome.is_some() || start.elapsed() >= time {
                 return outcome;
             }
-            if waited < BUSY {
-                hint::spin_loop();
-            } else {
+            match busy {
+                Some(_) => hint::spin_loop(),
                 // The core may be the one that the work is to run on.
-                thread::yield_now();
+                None => thread::yield_now(),
             }
         }
     }
@@ -153,7 +150,13 @@ impl Pending {
     }
 
     pub(crate) fn wait(&self, timeout: Duration) -> Result<()> {
-        if let Some(outcome) = self.poll_for(timeout.min(ALERT)) {
+        if let Some(outcome) = self.poll() {
+            return outcome;
+        }
+        let start = Instant::now();
+        if BRISK.get()
+            && let Some(outcome) = self.poll_for(timeout.min(ALERT))
+        {
             return outcome;
         }
         let watch = Metric::WaitTime.start();
@@ -167,7 +170,9 @@ impl Pending {
             })
             .as_ref()
             .map_err(Clone::clone)?;
-        if waiter.wait(timeout) {
+        let ended = waiter.wait(timeout);
+        BRISK.set(start.elapsed() < ALERT);
+        if ended {
             watch.stop();
             return self.outcome();
         }
@@ -176,6 +181,36 @@ impl Pending {
             after: timeout,
             advice: "",
         })
+    }
+}
+
+thread_local! {
+    /// Whether what this thread waited for last was soon over. Steps are alike, and where they take
+    /// long the cores are theirs.
+    static BRISK: Cell<bool> = const { Cell::new(true) };
+}
+
+/// A wait that keeps its core, because what it waits for is a small program.
+///
+/// Were the core given away, the plugin's threads would take it to look for more work, and go to
+/// sleep there before the next program is started; waking one up takes many times as long as a small
+/// program does. One thread at a time does so, and only where there is another core for the plugin.
+struct Busy;
+
+static BUSY: AtomicBool = AtomicBool::new(false);
+
+impl Busy {
+    fn begin() -> Option<Busy> {
+        static SPARE: LazyLock<bool> =
+            LazyLock::new(|| thread::available_parallelism().is_ok_and(|cores| cores.get() > 1));
+        let free = *SPARE && !BUSY.swap(true, Ordering::Acquire);
+        free.then_some(Busy)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        BUSY.store(false, Ordering::Release);
     }
 }
 

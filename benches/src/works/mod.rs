@@ -64,10 +64,11 @@ fn training(
 ) -> Result<Step> {
     wait()?;
     Ok(Box::new(move || {
-        optimizer.zero_grad();
         let loss = loss()?;
         loss.backward()?;
         optimizer.step()?;
+        // Before the sync too: gradients that are held then are results of the program.
+        optimizer.zero_grad();
         // Recorded before the sync: after it, it would be the next step's, with a wait or without.
         let value = loss.detach()?.copy()?;
         drop(loss);

@@ -384,7 +384,8 @@ impl State {
     pub(crate) fn storage_for(&mut self, trace: &Arc<Trace>, index: u32) -> Arc<Storage> {
         let ty = self.recording.nodes[index as usize].ty;
         let slot = Slot::new(self.recording.epoch, index);
-        let storage = match self.free.pop() {
+        let unused = self.recording.take_dead(index).or_else(|| self.free.pop());
+        let storage = match unused {
             Some(unused) => {
                 unused.recycle(ty, slot);
                 unused

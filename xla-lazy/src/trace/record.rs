@@ -130,7 +130,7 @@ pub(crate) fn record_on(
     location: &'static Location<'static>,
 ) -> Result<Tensor> {
     match record_unhindered(device, entry, operands, location) {
-        Some(tensor) => Ok(tensor),
+        Some(storage) => Ok(Tensor::of(storage)),
         None => record_in(Trace::of_thread(device), entry, operands, location, None),
     }
 }
@@ -143,7 +143,7 @@ fn record_unhindered(
     entry: &'static OpEntry,
     operands: &[Operand<'_>],
     location: &'static Location<'static>,
-) -> Option<Tensor> {
+) -> Option<Arc<Storage>> {
     let location = recorder(location);
     Trace::with_known(device, |trace| {
         let mut state = trace.lock();
@@ -151,7 +151,7 @@ fn record_unhindered(
             return None;
         }
         let index = state.append(trace, entry, operands, location).ok()?;
-        Some(Tensor::of(state.storage_for(trace, index)))
+        Some(state.storage_for(trace, index))
     })?
 }
 

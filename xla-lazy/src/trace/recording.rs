@@ -288,9 +288,14 @@ impl Recording {
             Some(state) => *state,
             None => self.seed(),
         };
-        state = hash::fold(state, entry.hash[0] ^ inputs.len() as u64, entry.hash[1]);
-        let type_hash = ty.hash();
-        state = hash::fold(state, type_hash[0], type_hash[1]);
+        // Both are 128 bits of hash; turned, so that an operator's cannot cancel a type's.
+        let [first_lane, second_lane] = ty.hash().map(|lane| lane.rotate_left(29));
+        let [operator, attributes] = entry.hash;
+        state = hash::fold(
+            state,
+            operator ^ first_lane,
+            attributes ^ second_lane ^ inputs.len() as u64,
+        );
         for pair in inputs.chunks(2) {
             let second = pair.get(1).map_or(u32::MAX, |i| i.encode());
             state = hash::fold(state, pair[0].encode().into(), second.into());
@@ -307,6 +312,21 @@ impl Recording {
         self.chain.push(state);
         self.storages.push(None);
         index
+    }
+
+    /// The storage of a node a little before this one, if nobody uses it any more: most values are
+    /// dropped as soon as the next ones are made of them. Used again at once, a storage is still in
+    /// the processor's cache. Each node is looked at once here; what is dropped later is found when
+    /// the recording has run.
+    #[inline]
+    pub(super) fn take_dead(&mut self, index: u32) -> Option<Arc<Storage>> {
+        const BEFORE: u32 = 8;
+        let earlier = index.checked_sub(BEFORE)?;
+        let slot = Slot::new(self.epoch, earlier);
+        // A parameter's storage holds a buffer; so does one that no longer stands for its node.
+        let pending = !self.nodes[earlier as usize].has(flag::PARAM);
+        self.storages[earlier as usize]
+            .take_if(|storage| pending && storage.slot() == slot && Storage::is_unused(storage))
     }
 
     /// The parameter node of a computed value.

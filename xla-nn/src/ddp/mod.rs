@@ -20,8 +20,9 @@ const BUCKET_MIB: f64 = 25.0;
 /// A module whose gradients are averaged over the process group.
 ///
 /// Wrapping copies rank 0's parameters and buffers to every rank, so ranks may initialise or load them
-/// differently. After each backward pass the gradients are averaged in buckets: collectives recorded
-/// in the same program as the pass, which XLA schedules next to the computation that remains.
+/// differently. After each backward pass the gradients are averaged: collectives recorded in the same
+/// program as the pass, which XLA joins and schedules next to the computation that remains. Those that
+/// go to other processes are joined beforehand, in buckets.
 /// Ranks thus take the same steps, equal to those of one replica with the whole batch when the loss
 /// is a mean and all ranks have equally large batches.
 ///
@@ -148,7 +149,8 @@ impl<M: Module> DistributedDataParallel<M> {
     }
 
     /// The size in MiB at which a bucket is sent: 25 unless set, and at most 1 for the first. With 0
-    /// every gradient is sent by itself.
+    /// every gradient is sent by itself. Within a process there are buckets only where gradients are
+    /// to be views of them.
     ///
     /// # Errors
     /// [`Error::Argument`] for a size that is negative or not a number.

@@ -67,6 +67,15 @@ impl Reducer {
         let with_gradient = self.parameters.iter().zip(gradients).rev();
         let ready: Vec<(&Tensor, Tensor)> =
             with_gradient.filter_map(|(p, g)| Some((p, g?))).collect();
+        let views = self.views.load(Ordering::Relaxed);
+        if !views && !self.group.spans_processes() {
+            // XLA joins the collectives of a program without laying their operands side by side.
+            for (parameter, gradient) in &ready {
+                let averaged = self.group.all_reduce(gradient, ReduceOp::Mean)?;
+                parameter.set_grad(Some(averaged));
+            }
+            return Ok(());
+        }
         let cap = self.bucket_bytes.load(Ordering::Relaxed);
         let sizes = ready
             .iter()
@@ -75,7 +84,7 @@ impl Reducer {
             let gradients: Vec<&Tensor> = bucket.iter().map(|i| &ready[*i].1).collect();
             let averaged = self.group.all_reduce_many(&gradients, ReduceOp::Mean)?;
             for (i, gradient) in bucket.into_iter().zip(averaged) {
-                let gradient = match self.views.load(Ordering::Relaxed) {
+                let gradient = match views {
                     true => gradient,
                     false => gradient.copy()?,
                 };
