@@ -2,6 +2,7 @@
 
 mod blocks;
 mod draft;
+mod fit;
 mod index;
 mod placed;
 mod plan;
@@ -17,6 +18,7 @@ pub(super) use save::{Order, Save};
 use super::StateDict;
 use crate::IncompatibleKeys;
 use blocks::Block;
+use fit::{Misfits, Wanted};
 use index::{Entry, Index};
 use rayon::prelude::*;
 use read::Files;
@@ -24,7 +26,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
-use xla_core::{DType, DTypeConflict, Error, Literal, Result, ShapeConflict};
+use xla_core::{DType, Error, Literal, Result};
 use xla_dist as dist;
 use xla_lazy::{Tensor, TensorOptions, no_grad};
 
@@ -197,7 +199,7 @@ impl Checkpoint {
     }
 
     /// Loads everything onto one device: `options` is a device, a float dtype for all float tensors,
-    /// both, or `()`.
+    /// both, or `()`. With a sharding each tensor is spread like that.
     ///
     /// # Errors
     /// As [`read`](Self::read); what [`Tensor::from_literal`] returns.
@@ -207,7 +209,10 @@ impl Checkpoint {
         let device = options.device_or_current("Checkpoint::load")?;
         let wanted = self.tensors().map(|saved| Wanted {
             entry: saved.0,
-            placement: Placement::on(device),
+            placement: match options.sharding() {
+                Some(sharding) => Placement::Spread(sharding.clone()),
+                None => Placement::On(device),
+            },
             dtype: options.dtype().filter(|_| saved.dtype().is_float()),
         });
         let mut state = self.load_all(&wanted.collect::<Vec<_>>())?;
@@ -276,7 +281,7 @@ impl Checkpoint {
             wanted.push(match template.get(name) {
                 None => Wanted {
                     entry,
-                    placement: Placement::on(current),
+                    placement: Placement::On(current),
                     dtype: None,
                 },
                 Some(tensor) if misfits.fits(&entry.name, entry, tensor) => {
@@ -307,17 +312,18 @@ impl Checkpoint {
                 blocks.into_iter().map(move |block| (i, block))
             })
             .collect();
-        let read = |(i, block): &(usize, Block)| {
-            let literal = self.files.read(wanted[*i].entry, block)?;
-            Ok((*i, literal))
+        let read = |(i, block): (usize, Block)| {
+            let literal = self.files.read(wanted[i].entry, &block)?;
+            Ok((i, (block, literal)))
         };
-        let literals: Vec<(usize, Literal)> = blocks.par_iter().map(read).collect::<Result<_>>()?;
+        let literals: Vec<(usize, (Block, Literal))> =
+            blocks.into_par_iter().map(read).collect::<Result<_>>()?;
         let mut literals = literals.into_iter().peekable();
         let mut state = StateDict::new();
         for (i, tensor) in wanted.iter().enumerate() {
             let mut own = Vec::new();
-            while let Some((_, literal)) = literals.next_if(|(of, _)| *of == i) {
-                own.push(literal);
+            while let Some((_, block)) = literals.next_if(|(of, _)| *of == i) {
+                own.push(block);
             }
             let dtype = tensor.dtype.unwrap_or(tensor.entry.dtype);
             let made = tensor.placement.assemble(&tensor.entry.shape, dtype, own)?;
@@ -338,81 +344,6 @@ impl Checkpoint {
             mismatched: Vec::new(),
             mistyped: Vec::new(),
             at: here.into(),
-        })
-    }
-}
-
-/// A tensor to be loaded.
-struct Wanted<'a> {
-    entry: &'a Entry,
-    placement: Placement,
-    /// Another dtype than the saved one.
-    dtype: Option<DType>,
-}
-
-impl<'a> Wanted<'a> {
-    fn like(entry: &'a Entry, tensor: &Tensor) -> Result<Self> {
-        Ok(Wanted {
-            entry,
-            placement: Placement::of(tensor)?,
-            dtype: None,
-        })
-    }
-}
-
-/// What does not fit between a checkpoint and what it is loaded into.
-#[derive(Default)]
-struct Misfits {
-    missing: Vec<String>,
-    unexpected: Vec<String>,
-    mismatched: Vec<ShapeConflict>,
-    mistyped: Vec<DTypeConflict>,
-}
-
-impl Misfits {
-    /// Whether what is saved has the tensor's shape and dtype.
-    fn fits(&mut self, name: &str, entry: &Entry, tensor: &Tensor) -> bool {
-        if entry.shape != tensor.dims() {
-            self.mismatched.push(ShapeConflict {
-                key: name.to_owned(),
-                expected: tensor.dims().to_vec(),
-                got: entry.shape.clone(),
-            });
-            return false;
-        }
-        if entry.dtype != tensor.dtype() {
-            self.mistyped.push(DTypeConflict {
-                key: name.to_owned(),
-                expected: tensor.dtype(),
-                got: entry.dtype,
-            });
-            return false;
-        }
-        true
-    }
-
-    fn check(self, op: &'static str, strict: bool) -> Result<IncompatibleKeys> {
-        let Misfits {
-            missing,
-            unexpected,
-            mismatched,
-            mistyped,
-        } = self;
-        let names = !(missing.is_empty() && unexpected.is_empty());
-        if mismatched.is_empty() && mistyped.is_empty() && !(strict && names) {
-            return Ok(IncompatibleKeys {
-                missing,
-                unexpected,
-            });
-        }
-        let of = |names| if strict { names } else { Vec::new() };
-        Err(Error::StateDict {
-            op,
-            missing: of(missing),
-            unexpected: of(unexpected),
-            mismatched,
-            mistyped,
-            at: xla_core::Site::NONE,
         })
     }
 }

@@ -2,18 +2,18 @@
 
 mod folder;
 mod pending;
+mod run;
 
-use super::checkpoint::{Checkpoint, Order, Save};
-use super::{StateDict, Stateful};
+use super::Stateful;
 use folder::Lock;
 use pending::Pending;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use xla_core::{Config, Error, Result};
-use xla_dist::{self as dist, ProcessGroup};
+use xla_core::{Error, Result};
+use xla_dist::ProcessGroup;
 
 /// Keeps the checkpoints of a run in a folder, as `step-100`, `step-200`, …: saves, also beside the
 /// training, removes old ones, and continues from the last.
@@ -232,9 +232,11 @@ impl CheckpointManager {
         let here = Location::caller();
         let step = step.into();
         let mut restore = || {
-            self.join(self.deadline_of()?)?;
             let found = match step {
-                Some(step) => self.steps()?.contains(&step).then_some(step),
+                Some(step) => {
+                    self.join(self.deadline_of()?)?;
+                    self.steps()?.contains(&step).then_some(step)
+                }
                 None => self.agreed_step()?,
             };
             let Some(found) = found else {
@@ -257,7 +259,6 @@ impl CheckpointManager {
     pub fn resume(&mut self, parts: &mut [(&str, &mut dyn Stateful)]) -> Result<Option<u64>> {
         let here = Location::caller();
         let mut resume = || {
-            self.join(self.deadline_of()?)?;
             let step = self.agreed_step()?;
             if let Some(step) = step {
                 self.load("CheckpointManager::resume", step, parts)?;
@@ -265,166 +266,6 @@ impl CheckpointManager {
             Ok(step)
         };
         resume().map_err(|e: Error| e.relocated(here))
-    }
-
-    /// Whether nothing is to be done at this step. An interval without meaning is an error elsewhere.
-    fn is_skipped(&self, step: u64) -> bool {
-        self.interval != 0 && !self.is_due(step)
-    }
-
-    /// Everything of a save but what any thread can do.
-    fn prepare(
-        &mut self,
-        op: &'static str,
-        step: u64,
-        parts: &[(&str, &dyn Stateful)],
-    ) -> Result<impl FnOnce() -> Result<()> + Send + 'static + use<>> {
-        self.join(self.deadline_of()?)?;
-        let positive = |name, is_zero| match is_zero {
-            true => Err(Error::argument(op, name, "at least 1", 0)),
-            false => Ok(()),
-        };
-        positive("save_interval", self.interval == 0)?;
-        positive("keep", self.keep == Some(0))?;
-        check_names(op, parts.iter().map(|(name, _)| *name))?;
-        let group = self.group()?;
-        let first = is_first(group.as_deref())?;
-        let saved = match first {
-            true => self.next_place(op),
-            false => Ok(0),
-        };
-        let state = together(parts);
-        let target = folder::of_step(&self.folder, step);
-        let order = Order {
-            op,
-            target: &target,
-            step: Some(step),
-            saved,
-            group: group.as_ref(),
-        };
-        let save = Save::prepare(order, state)?;
-        let retire = self.keep.filter(|_| first);
-        let (folder, lock) = (self.folder.clone(), self.lock.clone());
-        Ok(move || {
-            save.finish()?;
-            let retired = retire.map_or(Ok(()), |keep| folder::retire(&folder, keep));
-            // Held until nothing is written any more, also if the manager is gone.
-            drop(lock);
-            retired
-        })
-    }
-
-    /// Makes this the folder's writer, and says which place among the checkpoints the next one has.
-    fn next_place(&mut self, op: &'static str) -> Result<u64> {
-        if self.lock.is_none() {
-            self.lock = Some(Arc::new(Lock::take(op, &self.folder)?));
-        }
-        let found = folder::checkpoints(&self.folder)?;
-        Ok(found
-            .last()
-            .map_or(0, |stamp| stamp.saved.saturating_add(1)))
-    }
-
-    fn load(
-        &self,
-        op: &'static str,
-        step: u64,
-        parts: &mut [(&str, &mut dyn Stateful)],
-    ) -> Result<()> {
-        check_names(op, parts.iter().map(|(name, _)| *name))?;
-        let checkpoint = Checkpoint::open(folder::of_step(&self.folder, step))?;
-        let names = checkpoint.tensors().map(|saved| saved.name());
-        let names = names.chain(checkpoint.metadata().keys().map(String::as_str));
-        let there: BTreeSet<&str> = names.filter_map(|n| Some(n.split_once('/')?.0)).collect();
-        let mut states = Vec::with_capacity(parts.len());
-        for (name, part) in parts.iter() {
-            let template = part.template()?;
-            let empty = template.is_empty() && template.metadata().is_empty();
-            if !empty && !there.contains(name) {
-                let expected = format!(
-                    "one of {there:?}, the parts of {}",
-                    checkpoint.path().display()
-                );
-                return Err(Error::argument(op, "parts", expected, format!("{name:?}")));
-            }
-            states.push(checkpoint.load_part(op, &format!("{name}/"), &template)?);
-        }
-        for ((_, part), state) in parts.iter_mut().zip(&states) {
-            part.load_state(state)?;
-        }
-        Ok(())
-    }
-
-    /// The step that was saved last, as the first rank sees it.
-    fn agreed_step(&self) -> Result<Option<u64>> {
-        let Some(group) = self.group()?.filter(|group| group.size() > 1) else {
-            return self.latest_step();
-        };
-        let found = match is_first(Some(&group))? {
-            true => Some(self.latest_step()),
-            false => None,
-        };
-        let told = found
-            .as_ref()
-            .map(|found| found.as_ref().map_err(Error::to_string));
-        let told: Vec<Option<Result<Option<u64>, String>>> =
-            group.all_gather_object(&told.map(|told| told.copied()))?;
-        match (found, told.into_iter().flatten().next()) {
-            (Some(own), _) => own,
-            (None, Some(Ok(step))) => Ok(step),
-            (None, told) => Err(Error::ReplicaFailed {
-                rank: group.global_rank(0)?,
-                message: told.and_then(Result::err).unwrap_or_default(),
-            }),
-        }
-    }
-
-    fn group(&self) -> Result<Option<Arc<ProcessGroup>>> {
-        match &self.group {
-            Group::Given(group) => Ok(group.clone()),
-            Group::Default => dist::is_initialized().then(dist::default_group).transpose(),
-        }
-    }
-
-    fn deadline_of(&self) -> Result<Duration> {
-        match self.deadline {
-            Some(deadline) => Ok(deadline),
-            None => Ok(Config::global()?.deadline),
-        }
-    }
-
-    /// Waits for the save that goes on, and passes on its error.
-    fn join(&mut self, patience: Duration) -> Result<()> {
-        let Some(pending) = &self.pending else {
-            return Ok(());
-        };
-        match pending.outcome(patience) {
-            Ok(None) => Err(Error::Deadline {
-                what: format!(
-                    "the save of step {} to {}",
-                    pending.step(),
-                    self.folder.display()
-                ),
-                after: patience,
-                advice: "; it goes on: wait for it again, or set a longer deadline",
-            }),
-            Ok(Some(outcome)) => {
-                self.pending = None;
-                outcome
-            }
-            Err(error) => {
-                self.pending = None;
-                Err(error)
-            }
-        }
-    }
-
-    /// Passes on the error of a save that is over.
-    fn look(&mut self) -> Result<()> {
-        match self.join(Duration::ZERO) {
-            Err(Error::Deadline { .. }) if self.pending.is_some() => Ok(()),
-            outcome => outcome,
-        }
     }
 }
 
@@ -434,39 +275,4 @@ impl Drop for CheckpointManager {
             let _ = self.join(deadline);
         }
     }
-}
-
-fn is_first(group: Option<&ProcessGroup>) -> Result<bool> {
-    match group {
-        Some(group) => Ok(group.group_rank(group.rank())? == 0),
-        None => Ok(true),
-    }
-}
-
-fn check_names<'a>(op: &'static str, names: impl Iterator<Item = &'a str>) -> Result<()> {
-    let mut seen = HashSet::new();
-    for name in names {
-        if name.is_empty() || name.contains('/') || !seen.insert(name) {
-            let expected = "names that differ, without a slash";
-            return Err(Error::argument(op, "parts", expected, format!("{name:?}")));
-        }
-    }
-    Ok(())
-}
-
-/// The parts' states as one.
-fn together(parts: &[(&str, &dyn Stateful)]) -> Result<StateDict> {
-    let mut all = StateDict::new();
-    for (part, stateful) in parts {
-        let state = stateful.save_state()?;
-        let words = state.metadata().iter();
-        let words = words.map(|(name, word)| (format!("{part}/{name}"), word.clone()));
-        all.metadata.extend(words);
-        all.extend(
-            state
-                .into_iter()
-                .map(|(name, tensor)| (format!("{part}/{name}"), tensor)),
-        );
-    }
-    Ok(all)
 }
