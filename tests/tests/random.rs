@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 use std::path::Path;
 use tests::check::values;
-use tests::conformance;
+use tests::{conformance, with_devices};
 use xla::metrics::Scope;
-use xla::{DType, Error, Generator, Result, Tensor, default_generator};
+use xla::spmd::Mesh;
+use xla::{DType, Device, Error, Generator, Result, Tensor, default_generator};
 
 const N: usize = 20_000;
 
@@ -171,6 +172,36 @@ fn what_was_drawn_can_be_drawn_again() -> Result<()> {
         assert_eq!((a.dims(), values(a)?), (&[2, 3][..], values(b)?));
     }
     Ok(())
+}
+
+/// What three draws of one length become, each between bounds of its own: on the host, of the bits
+/// that follow each other.
+#[test]
+fn draws_of_one_length_have_their_own_bounds_and_numbers() {
+    let bounds = [(-1.0, 2.0), (5.0, 5.5), (0.0, 1e-3)];
+    let drawn = |device: Device| -> Result<[Vec<f32>; 2]> {
+        let generator = Generator::from_key([1, 2], device)?;
+        let parts = bounds.map(|(low, high)| generator.uniform(low, high, [3, 4], DType::F32));
+        let parts = parts.into_iter().collect::<Result<Vec<Tensor>>>()?;
+        let normal = generator.randn([36], DType::F32)?;
+        let parts: Vec<&Tensor> = parts.iter().collect();
+        Ok([Tensor::cat(&parts, 0)?.to_vec()?, normal.to_vec()?])
+    };
+    with_devices(4, || {
+        let [uniform, normal] = drawn(xla::device().unwrap()).unwrap();
+        let source = Generator::from_key([1, 2], xla::device().unwrap()).unwrap();
+        let bits = source.bits([36]).unwrap().to_vec::<u32>().unwrap();
+        let bounds = bounds.iter().flat_map(|b| [*b; 12]);
+        for ((word, (low, high)), x) in bits.iter().zip(bounds).zip(&uniform) {
+            let expected = f64::from(word >> 8) * (-24f64).exp2() * (high - low) + low;
+            assert!(
+                (f64::from(*x) - expected).abs() < 1e-6 * high,
+                "{x}: {expected}"
+            );
+        }
+        let mesh = Mesh::all("x").unwrap();
+        assert_eq!(drawn(mesh.device()).unwrap(), [uniform, normal]);
+    });
 }
 
 #[test]

@@ -166,11 +166,9 @@ pub(crate) fn lower(
                     what: "lowering",
                     expected: format!("operand {j} of {} before it", node.entry.name),
                 })?,
-                Input::Number(class, slot) => *scalars.entry((class, slot)).or_insert_with(|| {
-                    let slot = slot as usize;
-                    let one = f.slice(packed[&class], &[slot], &[slot + 1], &[1]);
-                    f.reshape(one, &Shape::scalar())
-                }),
+                Input::Number(class, slot) => *scalars
+                    .entry((class, slot))
+                    .or_insert_with(|| f.number(packed[&class], slot as usize)),
             });
         }
         if node.has(flag::COLLECTIVE) {

@@ -3,11 +3,13 @@
 
 use super::control::Calls;
 use super::effect::Effects;
+use super::outline::Functions;
 use super::sharding::Partitioning;
 use super::tensor_type;
 use super::watch::WatchedIndex;
 use crate::MatmulPrecision;
 use crate::ty::{Ty, ty};
+use std::collections::HashMap;
 use std::fmt::{Display, Write};
 use std::hash::{Hash, Hasher};
 use xla_core::{DType, Dims, Error, Result, Shape};
@@ -119,6 +121,9 @@ pub struct Func {
     next: u32,
     pub(super) effects: Option<Effects>,
     pub(super) calls: Calls,
+    /// Where a scalar was taken from a vector of numbers.
+    pub(super) numbers: HashMap<Value, (Value, usize)>,
+    pub(super) functions: Functions,
     precision: MatmulPrecision,
     /// What indices are watched, if any are.
     pub(super) watched: Option<Vec<WatchedIndex>>,
@@ -178,7 +183,9 @@ impl Func {
         if !results.is_empty() {
             let _ = write!(text, " {values} : {types}");
         }
-        text.push_str("\n  }\n}\n");
+        text.push_str("\n  }\n");
+        text.push_str(self.functions.text());
+        text.push_str("}\n");
         text
     }
 

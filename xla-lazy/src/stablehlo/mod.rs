@@ -5,6 +5,7 @@ mod contraction;
 mod control;
 mod effect;
 mod func;
+mod outline;
 mod shape_ops;
 mod sharding;
 mod sort;

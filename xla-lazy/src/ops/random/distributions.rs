@@ -9,6 +9,23 @@ use crate::ty::{Ty, ty};
 use std::panic::Location;
 use xla_core::{DType, Error, IntoShape, Result, Shape};
 
+/// What `draw` makes of inputs and a length, as the operator's result. A model's parameters are many
+/// draws of few lengths, which share their functions so.
+fn vector(
+    f: &mut Func,
+    name: &str,
+    inputs: &[Value],
+    out: Ty,
+    draw: impl FnOnce(&mut Func, &[Value], usize) -> Result<Value>,
+) -> Result<Value> {
+    let count = out.shape().numel();
+    let values = f.outlined(name, inputs, |f, inputs| {
+        let values = draw(f, inputs, count)?;
+        Ok(f.convert(values, out.dtype()))
+    })?;
+    Ok(f.reshape(values, out.shape()))
+}
+
 /// Uniform numbers in `[0, 1)`, or between two numbers after the state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Uniform {
@@ -26,21 +43,19 @@ impl Operator for Uniform {
     }
 
     fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
-        let count = out.shape().numel();
-        let values = match *inputs {
-            [state, low, high] => {
-                let dtype = wide(out.dtype());
-                let u = uniform(f, state, count, dtype);
-                let low = flat(f, low, dtype, out.shape())?;
-                let high = flat(f, high, dtype, out.shape())?;
-                let range = f.binary("subtract", high, low);
-                let scaled = f.binary("multiply", u, range);
-                f.binary("add", scaled, low)
-            }
-            _ => uniform(f, inputs[0], count, out.dtype()),
-        };
-        let values = f.convert(values, out.dtype());
-        Ok(f.reshape(values, out.shape()))
+        vector(f, Self::NAME, inputs, out, |f, inputs, count| {
+            let &[state, low, high] = inputs else {
+                return Ok(uniform(f, inputs[0], count, out.dtype()));
+            };
+            let dtype = wide(out.dtype());
+            let shape = Shape::new(&[count]);
+            let u = uniform(f, state, count, dtype);
+            let low = flat(f, low, dtype, &shape)?;
+            let high = flat(f, high, dtype, &shape)?;
+            let range = f.binary("subtract", high, low);
+            let scaled = f.binary("multiply", u, range);
+            Ok(f.binary("add", scaled, low))
+        })
     }
 }
 
@@ -62,24 +77,23 @@ impl Operator for Normal {
     /// The inverse of the normal distribution: `sqrt(2) * erfinv(u)`, `u` uniform in (-1, 1).
     fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
         let wide = wide(out.dtype());
-        let count = out.shape().numel();
-        let shape = Shape::new(&[count]);
-        let u = uniform(f, inputs[0], count, wide);
-        // Half a step up, so that neither end is reached.
-        let half = if wide == DType::F64 {
-            (-53f64).exp2()
-        } else {
-            (-24f64).exp2()
-        };
-        let two = f.constant(wide, &shape, 2.0);
-        let start = f.constant(wide, &shape, half - 1.0);
-        let doubled = f.binary("multiply", u, two);
-        let symmetric = f.binary("add", doubled, start);
-        let inverse = f.chlo_unary("erf_inv", symmetric);
-        let scale = f.constant(wide, &shape, std::f64::consts::SQRT_2);
-        let values = f.binary("multiply", inverse, scale);
-        let values = f.convert(values, out.dtype());
-        Ok(f.reshape(values, out.shape()))
+        vector(f, Self::NAME, inputs, out, |f, inputs, count| {
+            let shape = Shape::new(&[count]);
+            let u = uniform(f, inputs[0], count, wide);
+            // Half a step up, so that neither end is reached.
+            let half = if wide == DType::F64 {
+                (-53f64).exp2()
+            } else {
+                (-24f64).exp2()
+            };
+            let two = f.constant(wide, &shape, 2.0);
+            let start = f.constant(wide, &shape, half - 1.0);
+            let doubled = f.binary("multiply", u, two);
+            let symmetric = f.binary("add", doubled, start);
+            let inverse = f.chlo_unary("erf_inv", symmetric);
+            let scale = f.constant(wide, &shape, std::f64::consts::SQRT_2);
+            Ok(f.binary("multiply", inverse, scale))
+        })
     }
 }
 
@@ -102,31 +116,32 @@ impl Operator for TruncNormal {
     /// The inverse of the distribution, at uniform numbers between its values at the bounds.
     fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
         let dtype = wide(out.dtype());
-        let u = uniform(f, inputs[0], out.shape().numel(), dtype);
-        let mut operands = [u; 4];
-        for (operand, &input) in operands.iter_mut().zip(&inputs[1..]) {
-            *operand = flat(f, input, dtype, out.shape())?;
-        }
-        let [mean, std, low, high] = operands;
-        let root = f.constant(dtype, u.shape(), std::f64::consts::SQRT_2);
-        let scale = f.binary("multiply", std, root);
-        let at = |f: &mut Func, bound: Value| {
-            let distance = f.binary("subtract", bound, mean);
-            let scaled = f.binary("divide", distance, scale);
-            f.chlo_unary("erf", scaled)
-        };
-        let (first, last) = (at(f, low), at(f, high));
-        let range = f.binary("subtract", last, first);
-        let point = f.binary("multiply", u, range);
-        let point = f.binary("add", first, point);
-        let inverse = f.chlo_unary("erf_inv", point);
-        let scaled = f.binary("multiply", inverse, scale);
-        let value = f.binary("add", scaled, mean);
-        // Where the tail is thinner than rounding the inverse is infinite.
-        let value = f.binary("maximum", value, low);
-        let value = f.binary("minimum", value, high);
-        let value = f.convert(value, out.dtype());
-        Ok(f.reshape(value, out.shape()))
+        vector(f, Self::NAME, inputs, out, |f, inputs, count| {
+            let shape = Shape::new(&[count]);
+            let u = uniform(f, inputs[0], count, dtype);
+            let mut operands = [u; 4];
+            for (operand, &input) in operands.iter_mut().zip(&inputs[1..]) {
+                *operand = flat(f, input, dtype, &shape)?;
+            }
+            let [mean, std, low, high] = operands;
+            let root = f.constant(dtype, &shape, std::f64::consts::SQRT_2);
+            let scale = f.binary("multiply", std, root);
+            let at = |f: &mut Func, bound: Value| {
+                let distance = f.binary("subtract", bound, mean);
+                let scaled = f.binary("divide", distance, scale);
+                f.chlo_unary("erf", scaled)
+            };
+            let (first, last) = (at(f, low), at(f, high));
+            let range = f.binary("subtract", last, first);
+            let point = f.binary("multiply", u, range);
+            let point = f.binary("add", first, point);
+            let inverse = f.chlo_unary("erf_inv", point);
+            let scaled = f.binary("multiply", inverse, scale);
+            let value = f.binary("add", scaled, mean);
+            // Where the tail is thinner than rounding the inverse is infinite.
+            let value = f.binary("maximum", value, low);
+            Ok(f.binary("minimum", value, high))
+        })
     }
 }
 

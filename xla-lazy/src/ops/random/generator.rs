@@ -28,12 +28,16 @@ impl Operator for Advance {
         inputs[0].tensor(Self::NAME)
     }
 
+    /// States are values of their own, and come about alike: what is drawn would otherwise hold the
+    /// lengths of all draws before it, and be a kernel of its own.
     fn lower(&self, f: &mut Func, inputs: &[Value], _: Ty) -> Result<Value> {
         let one = Shape::new(&[1]);
         let zero = f.constant_int(DType::U64, &one, 0);
         let count = f.constant_int(DType::U64, &one, self.count as i64);
+        let count = f.opaque(count);
         let step = f.concatenate(&[zero, count], 0);
-        Ok(f.binary("add", inputs[0], step))
+        let advanced = f.binary("add", inputs[0], step);
+        Ok(f.opaque(advanced))
     }
 }
 
