@@ -14,7 +14,8 @@ use super::packages::{self, Need};
 use crate::error::{Error, Result};
 use crate::{note, process, workspace};
 
-const ANSWER_DEADLINE: Duration = Duration::from_secs(2 * 60);
+/// For what is installed to say that it is there: the first import of PyTorch reads a gigabyte.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(10 * 60);
 const INSTALL_DEADLINE: Duration = Duration::from_secs(30 * 60);
 
 /// A program to install.
@@ -211,7 +212,7 @@ fn install_packages(folder: &Path, pinned: &[&str]) -> Result<()> {
     packages::ensure(&[Need::Venv])?;
     let mut venv = Command::new("python3");
     venv.args(["-m", "venv"]).arg(folder);
-    process::quiet(&mut venv, ANSWER_DEADLINE)?;
+    process::quiet(&mut venv, INSTALL_DEADLINE)?;
     let mut pip = Command::new(folder.join("bin").join("python"));
     pip.args(["-m", "pip", "install", "--quiet", "--no-input"]);
     pip.args(["--disable-pip-version-check", "--progress-bar", "off"]);
