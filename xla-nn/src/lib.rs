@@ -5,8 +5,8 @@
 //! tensor of another ([`Forward`](trait@Forward)); what they compute is in [`functional`]. A
 //! [`StateDict`] holds what a module saves. An optimizer ([`optim`]) takes a list of parameters and
 //! knows nothing of modules; a loss ([`cross_entropy`]) is a function. [`DistributedDataParallel`]
-//! wraps a module so that its gradients are averaged between replicas, and [`data`] feeds each
-//! replica its share.
+//! wraps a module so that its gradients are averaged between replicas, or its batches split over a mesh,
+//! and [`data`] feeds each replica its share.
 //!
 //! | for | there are |
 //! | --- | --- |
@@ -20,6 +20,7 @@
 //! | losses | [`cross_entropy`] here, all others in [`functional`] |
 //! | initial values | [`init`] |
 //! | gradients | [`utils`] to clip them |
+//! | one model over a mesh | [`DistributedDataParallel`] for the batch, [`fully_shard`] for all state, [`parallelize_module`] for layers |
 //!
 //! A layer with parameters is made by `new`, with PyTorch's defaults, or by `builder`, where each
 //! option is a method and `build` draws the parameters. Both end with where and as what: a device,
@@ -69,12 +70,16 @@ pub mod init;
 mod layers;
 mod module;
 pub mod optim;
+mod sharded;
 pub mod state;
 pub mod utils;
 
 pub use ddp::DistributedDataParallel;
 pub use layers::*;
 pub use module::{Buffer, Forward, IncompatibleKeys, Member, Module, Training, Visitor};
+pub use sharded::{
+    FullyShardOptions, ParallelStyle, fully_shard, fully_shard_with, parallelize_module,
+};
 pub use state::StateDict;
 pub use xla_derive::{Forward, Module};
 

@@ -22,7 +22,7 @@ pub(crate) use partitioned::Partitioned;
 pub use sharding::NamedSharding;
 pub use spec::{PartitionSpec, SpecAxes};
 pub(crate) use tensor::spread;
-pub use tensor::{Shard, clear_sharding, mark_sharding, visualize_tensor_sharding};
+pub use tensor::{Shard, clear_sharding, mark_sharding, marked, visualize_tensor_sharding};
 pub use visualize::{visualize_sharding, visualize_sharding_svg};
 
 #[cfg(test)]

@@ -61,6 +61,15 @@ pub fn clear_sharding(tensor: &Tensor) -> Result<()> {
     Ok(())
 }
 
+/// What [`mark_sharding`] has said of a tensor; `None` where nobody has, and of a view. Unlike
+/// [`Tensor::sharding`] it computes nothing.
+pub fn marked(tensor: &Tensor) -> Option<NamedSharding> {
+    match &tensor.view {
+        Some(view) if !view.shows_all() => None,
+        _ => tensor.storage.mark(),
+    }
+}
+
 /// Spreads a tensor that was just made.
 pub(crate) fn spread(
     op: &'static str,
@@ -92,7 +101,13 @@ fn mark<'a>(
     if storage.device() != device {
         move_to(storage, device, op, at)?;
     }
-    trace::rearrange(op, storage, ops::sharding_entry(sharding), at)?;
+    let spread_already = match &storage.lock().value {
+        Value::Ready(value) => value.spread().is_some_and(|s| s.sharding == *sharding),
+        Value::Pending(_) | Value::Failed(_) => false,
+    };
+    if !spread_already {
+        trace::rearrange(op, storage, ops::sharding_entry(sharding), at)?;
+    }
     storage.lock().mark = Some(sharding.clone());
     Ok(storage)
 }

@@ -339,7 +339,12 @@ pub(crate) fn rearrange(
 ) -> Result<()> {
     let location = recorder(location);
     let old = Tensor::of(Arc::clone(target));
-    bind(op, target, entry, &[(&old).into()], None, location)
+    let rearranged = || bind(op, target, entry, &[(&old).into()], None, location);
+    // A leaf stays one: its gradient must not go through the operator to what it was before.
+    match old.leaf() {
+        Some(_) => no_grad(rearranged),
+        None => rearranged(),
+    }
 }
 
 /// Ends the history of a storage's value.

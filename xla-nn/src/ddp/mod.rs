@@ -1,9 +1,13 @@
-//! Data-parallel training: every replica holds the model, gradients are averaged between them.
+//! Data-parallel training: every replica holds the model, gradients are averaged between them. On a
+//! mesh every device does, and the compiler sees to the gradients.
 
+mod batch;
 mod buckets;
 mod reducer;
 
+use crate::sharded::replicate_unmarked;
 use crate::{Forward, Module};
+use batch::Batch;
 use reducer::{Hook, Reducer, take_over};
 use std::ops::Deref;
 use std::panic::Location;
@@ -11,9 +15,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use xla_core::{Error, Result};
 use xla_dist::{self as dist, ProcessGroup};
+use xla_lazy::spmd::{self, Mesh, SpecAxes};
 use xla_lazy::{GradHook, Tensor, no_grad};
 
 const MIB: f64 = 1024.0 * 1024.0;
+const NEW: &str = "DistributedDataParallel::new";
 /// PyTorch's size of a bucket.
 const BUCKET_MIB: f64 = 25.0;
 
@@ -33,6 +39,15 @@ const BUCKET_MIB: f64 = 25.0;
 /// program, and every rank gets [`Error::Divergence`]; where that is meant, say so by
 /// [`find_unused_parameters`](Self::find_unused_parameters).
 ///
+/// # On a mesh
+/// Where tensors are made on a mesh ([`spmd::enable`], [`spmd::scope`], `XLA_USE_SPMD=1`), the one
+/// program is that of all devices and there is nothing to communicate: each device holds the
+/// parameters, those that are not split by [`fully_shard`](crate::fully_shard) or
+/// [`parallelize_module`](crate::parallelize_module), and [`forward`](Self::forward) splits its input
+/// along the first axis over the mesh's first ([`batch_axes`](Self::batch_axes)). Batches need not
+/// divide evenly. The gradients are those of the whole batch, so the options about buckets, buffers
+/// and unused parameters, and [`no_sync`](Self::no_sync), change nothing.
+///
 /// ```no_run
 /// use xla_nn::{DistributedDataParallel, Linear, Module, optim};
 /// # fn replica() -> xla_core::Result<()> {
@@ -45,9 +60,12 @@ const BUCKET_MIB: f64 = 25.0;
 #[derive(Module)]
 pub struct DistributedDataParallel<M> {
     module: M,
-    // `None` in a group of one, where nothing is communicated.
+    // `None` in a group of one and on a mesh, where nothing is communicated.
     #[module(skip)]
     reducer: Option<Arc<Reducer>>,
+    // On a mesh.
+    #[module(skip)]
+    batch: Option<Batch>,
 }
 
 impl<M: Module> DistributedDataParallel<M> {
@@ -56,14 +74,19 @@ impl<M: Module> DistributedDataParallel<M> {
     /// What was recorded before is run first: ranks that made their parameters in different ways
     /// then all record the same broadcasts.
     ///
+    /// On a mesh it needs no process group.
+    ///
     /// # Errors
     /// [`Error::ProcessGroup`] before `init_process_group`; [`Error::Autograd`] when a parameter
-    /// does not take a gradient; what the broadcasts return.
+    /// does not take a gradient; what the broadcasts return, or moving the parameters to the mesh.
     #[track_caller]
     pub fn new(module: M) -> Result<Self> {
+        if let Some(mesh) = Mesh::of(spmd::default_device(NEW)?) {
+            return Self::on_mesh(module, mesh).map_err(|e| e.relocated(Location::caller()));
+        }
         if !dist::is_initialized() {
             return Err(Error::ProcessGroup {
-                what: "DistributedDataParallel::new",
+                what: NEW,
                 state: "there is no process group".into(),
                 advice: "call init_process_group(\"xla\", \"xla://\") first",
             });
@@ -75,14 +98,24 @@ impl<M: Module> DistributedDataParallel<M> {
     /// those of all.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// As [`new`](Self::new); [`Error::ProcessGroup`] on a mesh for a group of several: a mesh's
+    /// devices are those of one process.
     #[track_caller]
     pub fn with_group(module: M, group: Arc<ProcessGroup>) -> Result<Self> {
-        if group.size() == 1 {
-            return Ok(DistributedDataParallel {
-                module,
-                reducer: None,
-            });
+        let here = Location::caller();
+        match Mesh::of(spmd::default_device("DistributedDataParallel::with_group")?) {
+            Some(mesh) if group.size() == 1 => {
+                return Self::on_mesh(module, mesh).map_err(|e| e.relocated(here));
+            }
+            Some(mesh) => return Err(batch::several(mesh, &group)),
+            None if group.size() == 1 => {
+                return Ok(DistributedDataParallel {
+                    module,
+                    reducer: None,
+                    batch: None,
+                });
+            }
+            None => {}
         }
         xla_lazy::sync()?;
         let (all, buffers) = (module.parameters(), module.buffers());
@@ -108,7 +141,74 @@ impl<M: Module> DistributedDataParallel<M> {
         Ok(DistributedDataParallel {
             module,
             reducer: Some(reducer),
+            batch: None,
         })
+    }
+
+    fn on_mesh(module: M, mesh: Mesh) -> Result<Self> {
+        if dist::is_initialized() {
+            let group = dist::default_group()?;
+            if group.size() > 1 {
+                return Err(batch::several(mesh, &group));
+            }
+        }
+        replicate_unmarked(&module.parameters(), &mesh)?;
+        replicate_unmarked(&module.buffers(), &mesh)?;
+        Ok(DistributedDataParallel {
+            module,
+            reducer: None,
+            batch: Some(Batch::of(mesh)),
+        })
+    }
+
+    /// The axes of the mesh that batches are split over: the mesh's first unless set. Without a mesh
+    /// it changes nothing.
+    ///
+    /// ```no_run
+    /// # use xla_lazy::spmd::{self, Mesh};
+    /// # use xla_nn::{DistributedDataParallel, Linear};
+    /// let mesh = Mesh::new(&[0, 1, 2, 3], &[2, 2], &["model", "data"])?;
+    /// spmd::enable(&mesh)?;
+    /// let model = DistributedDataParallel::new(Linear::new(784, 10, ())?)?.batch_axes("data")?;
+    /// # Ok::<(), xla_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Sharding`] for an axis that the mesh does not have, or one named twice.
+    #[track_caller]
+    pub fn batch_axes(mut self, axes: impl Into<SpecAxes>) -> Result<Self> {
+        if let Some(batch) = &mut self.batch {
+            let axes = batch.checked(axes.into());
+            batch.axes = axes.map_err(|e| e.relocated(Location::caller()))?;
+        }
+        Ok(self)
+    }
+
+    /// An input of the module, on a mesh split along its first axis over [`batch_axes`]: for modules
+    /// whose `forward` takes other arguments than one tensor. What the other axes are split over
+    /// stays; so does an input without axes, and one whose first axis is split already.
+    ///
+    /// [`batch_axes`]: Self::batch_axes
+    ///
+    /// ```no_run
+    /// # use xla_core::Result;
+    /// # use xla_lazy::Tensor;
+    /// # use xla_nn::{DistributedDataParallel, MultiheadAttention, MultiheadAttentionOptions};
+    /// # fn demo(model: &DistributedDataParallel<MultiheadAttention>, x: &Tensor) -> Result<Tensor> {
+    /// let x = model.scatter(x)?;
+    /// let (y, _) = model.forward(&x, &x, &x, MultiheadAttentionOptions::default())?;
+    /// # Ok(y)
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Sharding`] for a tensor that is not on the mesh.
+    #[track_caller]
+    pub fn scatter(&self, input: &Tensor) -> Result<Tensor> {
+        match &self.batch {
+            Some(batch) => batch.split(input),
+            None => Ok(input.clone()),
+        }
     }
 
     /// Whether ranks may use different parameters in a pass: `false` unless set. A parameter that
@@ -223,7 +323,8 @@ impl<M: Module> DistributedDataParallel<M> {
     }
 }
 
-/// A wrapped module is called as it is: `model.forward(…)`, with whatever arguments it has.
+/// A wrapped module is called as it is: `model.forward(…)`, with whatever arguments it has. On a mesh
+/// one with other arguments than one tensor is given what [`DistributedDataParallel::scatter`] returns.
 impl<M> Deref for DistributedDataParallel<M> {
     type Target = M;
 
@@ -232,9 +333,24 @@ impl<M> Deref for DistributedDataParallel<M> {
     }
 }
 
+impl<M: Forward> DistributedDataParallel<M> {
+    /// What the module makes of its input, which on a mesh is split first: see
+    /// [`scatter`](Self::scatter).
+    ///
+    /// # Errors
+    /// Those of the module; as [`scatter`](Self::scatter).
+    #[track_caller]
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        match &self.batch {
+            Some(batch) => self.module.forward(&batch.split(input)?),
+            None => self.module.forward(input),
+        }
+    }
+}
+
 impl<M: Forward> Forward for DistributedDataParallel<M> {
     #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        self.module.forward(input)
+        DistributedDataParallel::forward(self, input)
     }
 }
