@@ -28,7 +28,7 @@ use std::panic::Location;
 use std::path::{Path, PathBuf};
 use xla_core::{DType, Error, Literal, Result};
 use xla_dist as dist;
-use xla_lazy::{Tensor, TensorOptions, no_grad};
+use xla_lazy::{TensorOptions, no_grad};
 
 /// A state in a folder, opened to be read.
 ///
@@ -202,7 +202,7 @@ impl Checkpoint {
     /// both, or `()`. With a sharding each tensor is spread like that.
     ///
     /// # Errors
-    /// As [`read`](Self::read); what [`Tensor::from_literal`] returns.
+    /// As [`read`](Self::read); what [`xla_lazy::Tensor::from_literal`] returns.
     #[track_caller]
     pub fn load(&self, options: impl Into<TensorOptions>) -> Result<StateDict> {
         let options = options.into();
