@@ -20,6 +20,7 @@
 //! | losses | [`cross_entropy`] here, all others in [`functional`] |
 //! | initial values | [`init`] |
 //! | gradients | [`utils`] to clip them |
+//! | checkpoints of a run | [`state::CheckpointManager`] |
 //! | one model over a mesh | [`DistributedDataParallel`] for the batch, [`fully_shard`] for all state, [`parallelize_module`] for layers |
 //!
 //! A layer with parameters is made by `new`, with PyTorch's defaults, or by `builder`, where each
