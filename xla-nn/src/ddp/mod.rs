@@ -239,7 +239,7 @@ impl<M: Module> DistributedDataParallel<M> {
 
     /// Whether gradients become views of the averaged buckets instead of copies: `false` unless set,
     /// as in PyTorch. With views, gradients that are kept beyond a sync share the bucket's memory;
-    /// writing to one in place writes to the bucket.
+    /// writing to one in place writes to the bucket. Within a process there are no buckets.
     #[must_use]
     pub fn gradient_as_bucket_view(self, views: bool) -> Self {
         if let Some(reducer) = &self.reducer {
@@ -249,8 +249,7 @@ impl<M: Module> DistributedDataParallel<M> {
     }
 
     /// The size in MiB at which a bucket is sent: 25 unless set, and at most 1 for the first. With 0
-    /// every gradient is sent by itself. Within a process there are buckets only where gradients are
-    /// to be views of them.
+    /// every gradient is sent by itself. Within a process there are no buckets.
     ///
     /// # Errors
     /// [`Error::Argument`] for a size that is negative or not a number.

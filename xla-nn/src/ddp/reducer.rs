@@ -68,7 +68,7 @@ impl Reducer {
         let ready: Vec<(&Tensor, Tensor)> =
             with_gradient.filter_map(|(p, g)| Some((p, g?))).collect();
         let views = self.views.load(Ordering::Relaxed);
-        if !views && !self.group.spans_processes() {
+        if !self.group.spans_processes() {
             // XLA joins the collectives of a program without laying their operands side by side.
             for (parameter, gradient) in &ready {
                 let averaged = self.group.all_reduce(gradient, ReduceOp::Mean)?;
