@@ -80,3 +80,72 @@ fn a_failing_program_leaves_its_arguments() {
         },
     );
 }
+
+#[test]
+fn a_later_run_of_a_compiled_function_is_as_good_as_its_first() {
+    with_devices(1, || {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("again.safetensors");
+        let mut count = xla::compile(|total: &mut Tensor, x: Tensor| {
+            total.add_(&x)?;
+            total.mul(0.5)
+        });
+        let mut total = Tensor::from_slice(&[1.0f32, 2.0], [2], ()).unwrap();
+        let one = || Tensor::from_slice(&[1.0f32, 10.0], [2], ());
+        count.call(&mut total, one().unwrap()).unwrap();
+        let half = debug::capsule(&file, || count.call(&mut total, one()?)).unwrap();
+        assert_eq!(count.recordings(), 1);
+        // What is changed in place is changed once, also where it was copied before.
+        assert_eq!(total.to_vec::<f32>().unwrap(), [3.0, 22.0]);
+        assert_eq!(half.to_vec::<f32>().unwrap(), [1.5, 11.0]);
+
+        let capsule = Capsule::load(&file).unwrap();
+        assert!(
+            capsule.cause.starts_with("compiled function"),
+            "{}",
+            capsule.cause
+        );
+        let inputs = capsule.inputs.iter().map(|input| input.to_vec::<f32>());
+        let inputs: Vec<Vec<f32>> = inputs.collect::<Result<_, _>>().unwrap();
+        assert!(inputs.contains(&vec![2.0, 12.0]), "{inputs:?}");
+        let replay = capsule.replay(&Client::global().unwrap(), 1, LONG).unwrap();
+        assert_eq!(replay.differences.unwrap(), [None, None]);
+    });
+}
+
+#[test]
+fn a_later_run_of_a_compiled_function_that_fails_is_written() {
+    let variables = [
+        ("XLA_DEBUG", "capsule"),
+        ("CPU_NUM_DEVICES", "1"),
+        ("XLA_MEMORY_LIMIT_MB", "16"),
+    ];
+    tests::with_env(&variables, || {
+        const N: usize = 1 << 20;
+        let folder = tempfile::tempdir().unwrap();
+        std::env::set_current_dir(folder.path()).unwrap();
+        let mut sums = xla::compile_fn(|x: Tensor| x.add(1.0));
+        let x = Tensor::from_vec(vec![1.0f32; N], [N], ()).unwrap();
+        // Three of 4 MiB are there with x; a fourth and what it is made of are too many.
+        let mut kept = Vec::new();
+        let error = loop {
+            match sums.call(x.clone()) {
+                Ok(sum) => kept.push(sum),
+                Err(error) => break error,
+            }
+            assert!(kept.len() < 8);
+        };
+        assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+        assert!(kept.len() > 1 && sums.recordings() == 1);
+        let mut files = std::fs::read_dir(folder.path()).unwrap();
+        let file = files.next().expect("a capsule").unwrap().path();
+        let capsule = Capsule::load(file).unwrap();
+        assert!(capsule.error.is_some_and(|error| error.contains("memory")));
+        assert!(
+            capsule
+                .inputs
+                .iter()
+                .any(|input| input.shape().dims() == [N])
+        );
+    });
+}

@@ -80,3 +80,30 @@ fn more_than_the_machine_has_is_refused_before_it_is_tried() {
         assert_eq!(one.add(1.0).unwrap().to_vec::<f32>().unwrap(), [2.0]);
     });
 }
+
+#[test]
+fn what_a_compiled_function_left_behind_is_named_by_its_lines() {
+    let limit = [("CPU_NUM_DEVICES", "1"), ("XLA_MEMORY_LIMIT_MB", "16")];
+    with_env(&limit, || {
+        const LINE: u32 = line!() + 1;
+        let mut double = xla::compile_fn(|x: Tensor| x.mul(2.0)?.add(1.0));
+        let (x, _) = ones();
+        xla::sync().unwrap().wait().unwrap();
+        // Recorded and run, and run again without the function.
+        drop(double.call(x.clone()).unwrap());
+        let kept = double.call(x.clone()).unwrap();
+        assert_eq!(double.recordings(), 1);
+
+        let huge = kept.expand([8, N]).unwrap().add(1.0).unwrap();
+        let error = xla::sync().map(drop).unwrap_err();
+        let text = error.to_string();
+        let Error::OutOfMemory { largest, .. } = error else {
+            panic!("{text}")
+        };
+        let lines = largest.iter().map(|t| (t.op, t.at.location()));
+        let made: Vec<_> = lines.map(|(op, at)| (op, at.map(|l| l.line()))).collect();
+        assert!(made.contains(&("add", Some(LINE))), "{text}");
+        drop(huge);
+        assert_eq!(kept.to_vec::<f32>().unwrap(), vec![3.0; N]);
+    });
+}

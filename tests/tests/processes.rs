@@ -103,6 +103,36 @@ fn objects_go_from_process_to_process() {
     });
 }
 
+#[test]
+fn a_profile_shows_each_collective_with_its_line() {
+    with_devices(1, || {
+        const LINE: u32 = line!() + 4;
+        let profiles = spawned(2, 1, |rank| {
+            let profile = xla::profiler::start()?;
+            let x = Tensor::full([4], 1.0 + rank as f64, ())?;
+            let sum = dist::all_reduce(&x, dist::ReduceOp::Sum)?;
+            assert_eq!(sum.to_vec::<f32>()?, [3.0; 4]);
+            profile.to_json()
+        });
+        for json in profiles {
+            let file: serde_json::Value = serde_json::from_str(&json).unwrap();
+            let events = file["traceEvents"].as_array().unwrap().iter();
+            let is_it = |event: &&serde_json::Value| {
+                event["name"] == "all_reduce" && event["cat"] == "collective"
+            };
+            let found: Vec<_> = events.filter(is_it).collect();
+            let [span] = found.as_slice() else {
+                panic!("{json}")
+            };
+            let operator = span["args"]["operator"].as_str().unwrap();
+            let line = format!("processes.rs:{LINE}");
+            assert!(operator.contains(&line), "{operator}");
+            assert!(span["dur"].as_f64().is_some_and(|micros| micros > 0.0));
+            assert!(json.contains(r#""name":"xla:0""#), "{json}");
+        }
+    });
+}
+
 /// Slow on purpose: a rank that is late, but not beyond the deadline, is no failure.
 #[test]
 fn a_rank_that_is_35_s_late_is_waited_for() {

@@ -330,7 +330,7 @@ impl Program {
                 if profiler::is_running() {
                     // Where that cannot be arranged, the device's row lacks a span.
                     let _ = on_ready(done.handle(), move || {
-                        profiler::record_on_device("program", device, began);
+                        profiler::record_on_device("program", "device", device, began, None);
                     });
                 }
                 self.client.in_flight().push(device, done.pending());

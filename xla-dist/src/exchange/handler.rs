@@ -7,6 +7,7 @@ use crate::transport::Failure;
 use std::time::Instant;
 use xla_runtime::ffi::Call;
 use xla_runtime::meeting::{Met, Part};
+use xla_runtime::profiler;
 
 /// Does one member's part of a collective. The last operand and the last result of a call only keep
 /// the order of effects.
@@ -25,12 +26,14 @@ fn exchanged(call: &mut Call<'_>) -> bool {
     let Some(launched) = Launched::find(call.run_id()) else {
         return false;
     };
+    let profiled = profiler::is_running().then(Instant::now);
+    let device = call.device_ordinal();
     let wrong = |collective: usize, what: &str| {
         launched.fail(collective, &Failure::Aborted(what.into()));
         false
     };
     let found = Spec::read(call).and_then(|spec| {
-        let member = launched.member(call.device_ordinal())?;
+        let member = launched.member(device)?;
         let (number, group) = spec.group_of(member)?;
         Some((spec, member, number, group))
     });
@@ -70,6 +73,11 @@ fn exchanged(call: &mut Call<'_>) -> bool {
     if met == Met::Not && Instant::now() >= launched.end() {
         let process = launched.layout().own();
         launched.fail(collective, &Failure::Late { process });
+    }
+    if let Some(began) = profiled {
+        let operator = Some(("operator", launched.text(collective)));
+        let name = spec.exchange.name();
+        profiler::record_on_device(name, "collective", device, began, operator);
     }
     met == Met::All
 }

@@ -76,6 +76,18 @@ impl Exchange {
         })
     }
 
+    /// The kind's name.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Exchange::AllReduce(_) => "all_reduce",
+            Exchange::AllGather => "all_gather",
+            Exchange::ReduceScatter(_) => "reduce_scatter",
+            Exchange::AllToAll => "all_to_all",
+            Exchange::Broadcast { .. } => "broadcast",
+            Exchange::Permute(_) => "collective_permute",
+        }
+    }
+
     /// What tells this collective from others, whose messages must not meet its own.
     pub(super) fn words(&self) -> Vec<u64> {
         let (kind, numbers) = self.numbers();

@@ -156,8 +156,8 @@ impl Launched {
         }
     }
 
-    /// Operator, type and line of a collective of the program.
-    fn text(&self, collective: usize) -> String {
+    /// Operator, type and line of a collective of the program (from 0).
+    pub(crate) fn text(&self, collective: usize) -> String {
         self.gang.text(self.list, collective)
     }
 

@@ -190,7 +190,7 @@ impl After<'_> {
         }
         let temporary = self.temporary_gradients(recording, &sources)?;
         let mut places = Vec::with_capacity(live.len());
-        for node in live {
+        for &node in &live {
             let Some(storage) = &recording.storages[node as usize] else {
                 continue;
             };
@@ -228,7 +228,7 @@ impl After<'_> {
         let host = noted.numbers.into_iter();
         let host = host.map(|(slot, number)| (slot, Varying::Host(number)));
         let recorded = Recorded {
-            template: recording.template(),
+            template: recording.template(live),
             numbers: recording.numbers.clone(),
             varying: self.argument_numbers.into_iter().chain(host).collect(),
             sources,

@@ -1,17 +1,17 @@
 //! A program that is known already, run again on other values.
 
 use super::{
-    Cause, DeviceValue, Launch, Outcomes, Program, STEPS_IN_FLIGHT, Started, donation, drain,
-    memory, results,
+    Cause, DeviceValue, Launch, Outcomes, Pending, Program, STEPS_IN_FLIGHT, Started, capsule,
+    donation, drain, memory, results,
 };
 use crate::debug::{MissedDonation, NotDonated};
 use crate::gang::Start;
 use crate::lower::Argument;
-use crate::trace::{Numbers, Template, Trace};
+use crate::trace::{Numbers, Recording, Template, Trace};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use xla_core::{Error, Result};
-use xla_runtime::metrics;
+use xla_runtime::{Capsule, metrics};
 
 /// The program of a recording without collectives, and numbers for it.
 pub(crate) struct Again<'a> {
@@ -22,12 +22,38 @@ pub(crate) struct Again<'a> {
     pub(crate) cause: Cause,
 }
 
+impl Again<'_> {
+    /// What is about to run, for whoever asks. The recording that it is written from holds the values
+    /// only here, so that they can be overwritten afterwards.
+    fn capsule(&self, trace: &Trace, values: &[DeviceValue]) -> Option<Box<Capsule>> {
+        if !capsule::is_wanted() {
+            return None;
+        }
+        let mut recording = Recording::default();
+        recording.load(self.template, values.to_vec(), self.numbers.clone());
+        let pending = Pending::new(recording, self.template.live().to_vec(), Vec::new());
+        let extent = pending.extent(pending.len());
+        capsule::begin(trace.device, &pending, &extent, None, self.cause)
+    }
+}
+
 /// Starts a program on these values of the recording's parameters, as [`super::flush`] would, for a
 /// caller that holds [`Trace::syncing`]. The outputs are those of the live nodes.
 ///
 /// # Errors
 /// The error of an earlier step that failed meanwhile, or of a value; the runtime's.
 pub(crate) fn run_again(
+    trace: &Arc<Trace>,
+    again: &Again<'_>,
+    values: &[DeviceValue],
+) -> Result<Vec<DeviceValue>> {
+    let capsule = again.capsule(trace, values);
+    let ran = start(trace, again, values);
+    capsule::end(capsule, ran.as_deref());
+    ran
+}
+
+fn start(
     trace: &Arc<Trace>,
     again: &Again<'_>,
     values: &[DeviceValue],
@@ -99,6 +125,10 @@ pub(crate) fn run_again(
     started.report(&missed, Vec::new, |position| {
         template.param(position).map(|node| node.ty)
     });
+    for (&node, value) in template.live().iter().zip(&outputs) {
+        let node = &template.nodes()[node as usize];
+        memory::note(value, node.entry.name, node.location);
+    }
     results::remember(&mut trace.lock(), template.nodes().len(), template.chain());
     Ok(outputs)
 }

@@ -15,6 +15,8 @@ pub(crate) struct Template {
     operands: Vec<u32>,
     /// Of each parameter its node, and the one that its storage was rebound to.
     params: Vec<(u32, Option<u32>)>,
+    /// Ascending.
+    live: Vec<u32>,
     gang: Option<Arc<dyn Gang>>,
     function: Option<Arc<FunctionOptions>>,
 }
@@ -40,6 +42,11 @@ impl Template {
         self.nodes.get(*node as usize)
     }
 
+    /// The nodes whose values are its results, ascending.
+    pub(crate) fn live(&self) -> &[u32] {
+        &self.live
+    }
+
     /// Whether there are collectives.
     pub(crate) fn has_gang(&self) -> bool {
         self.gang.is_some()
@@ -56,13 +63,14 @@ impl Template {
 }
 
 impl Recording {
-    /// What was recorded, to be loaded again.
-    pub(crate) fn template(&self) -> Template {
+    /// What was recorded, to be loaded again, with these results.
+    pub(crate) fn template(&self, live: Vec<u32>) -> Template {
         Template {
             nodes: self.nodes.clone(),
             chain: self.chain.clone(),
             operands: self.operands.clone(),
             params: self.params.iter().map(|p| (p.node, p.rebound)).collect(),
+            live,
             gang: self.gang.clone(),
             function: self.function.clone(),
         }

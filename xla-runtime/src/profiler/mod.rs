@@ -20,6 +20,11 @@
 //! # Ok::<(), xla_core::Error>(())
 //! ```
 //!
+//! A collective that goes over the network has a span in the row of each of its devices, with operator
+//! and line: from when the device came to it until its result was there, waiting for the others
+//! included. The collectives of a program whose devices all belong to one process, partitioned ones
+//! too, are XLA's own: they are a part of that program's span and cannot be told apart from outside.
+//!
 //! Nothing is kept, and a span costs the reading of one flag, while no profile is running. Each
 //! process has its own; where several run, put the rank in the file's name.
 
@@ -198,16 +203,23 @@ pub(crate) fn measured(metric: Metric, began: Instant) {
     );
 }
 
-/// Adds a span from `began` until now to the row of a device.
-pub(crate) fn record_on_device(name: &'static str, device: usize, began: Instant) {
+/// Adds a span from `began` until now to the row of a device of this process, if a profile is running.
+/// The detail, a name and a value, is shown with it.
+pub fn record_on_device(
+    name: &'static str,
+    category: &'static str,
+    device: usize,
+    began: Instant,
+    detail: Option<(&'static str, String)>,
+) {
     if is_running() {
         add(Span {
             name: name.into(),
-            category: "device",
+            category,
             row: Row::Device(device),
             began,
             lasted: began.elapsed(),
-            detail: None,
+            detail,
         });
     }
 }

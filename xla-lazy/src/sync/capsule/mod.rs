@@ -3,6 +3,7 @@
 mod wish;
 
 pub use wish::capsule;
+pub(super) use wish::is_wanted;
 
 use super::{Pending, Placement, placement};
 use crate::cache;
@@ -23,7 +24,7 @@ pub(super) fn begin(
     gang: Option<&Arc<dyn Gang>>,
     cause: Cause,
 ) -> Option<Box<Capsule>> {
-    if !wish::is_wanted() || (extent.live.is_empty() && gang.is_none()) {
+    if !is_wanted() || (extent.live.is_empty() && gang.is_none()) {
         return None;
     }
     capture(device, &pending.recording, extent, gang, cause)
