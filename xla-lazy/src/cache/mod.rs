@@ -40,8 +40,6 @@ pub(crate) struct Compiled {
     pub(crate) results: Vec<Spread>,
     /// Positions, among the arguments, of those that may be overwritten.
     pub(crate) donated: Vec<usize>,
-    /// Parameters of the recording that get a new value from it and are not overwritten.
-    pub(crate) kept: Vec<u32>,
     pub(crate) size: Size,
     /// What the results beyond the extent's tell.
     pub(crate) checks: Checks,
@@ -201,7 +199,6 @@ fn compile(
     let arguments: Vec<Argument> = lowered.arguments.iter().map(|(a, _)| *a).collect();
     Ok(Compiled {
         executable,
-        kept: kept(recording, extent, &arguments),
         size,
         arguments,
         results,
@@ -332,22 +329,4 @@ pub(crate) fn optimized_hlo(lowered: &Lowered, placement: &Placement) -> Result<
     executable(lowered, placement, None)?
         .optimized_hlo()?
         .to_text()
-}
-
-/// The parameters that another node takes the place of, but not in their memory.
-fn kept(recording: &Recording, extent: &Extent, arguments: &[Argument]) -> Vec<u32> {
-    let taken_over = |to: u32| to as usize >= extent.len || extent.live.binary_search(&to).is_ok();
-    arguments
-        .iter()
-        .filter_map(|argument| match argument {
-            Argument::Param(p) => Some(*p),
-            Argument::Numbers(_) | Argument::Order => None,
-        })
-        .filter(|p| extent.donors.binary_search(p).is_err())
-        .filter(|p| {
-            recording.params[*p as usize]
-                .rebound
-                .is_some_and(taken_over)
-        })
-        .collect()
 }

@@ -9,10 +9,11 @@ use super::replay::warn;
 use super::state::State;
 use super::tracing::{self, Noted, Stop, Tracing};
 use super::tree::{Flat, Leaf, Parts, Tree};
+use crate::ops::COPY;
 use crate::step_closure;
 use crate::storage::Storage;
 use crate::sync::{self, Cause, Program};
-use crate::trace::{Trace, no_grad};
+use crate::trace::{self, Trace, no_grad};
 use crate::{Tensor, default_generator};
 use std::num::NonZeroU32;
 use std::panic::Location;
@@ -249,7 +250,10 @@ fn own<T: Tree>(result: T) -> Result<(Vec<Tensor>, Vec<usize>)> {
     let mut flat = Flat::default();
     result.flatten(&mut flat);
     let tensor = |leaf| match leaf {
-        Leaf::Tensor(tensor) => no_grad(|| tensor.detach()?.copy()),
+        Leaf::Tensor(tensor) => no_grad(|| {
+            let made = line_of(&tensor)?;
+            trace::record_at(&COPY, &[(&tensor.detach()?).into()], made)
+        }),
         Leaf::Number(..) => Err(Error::Internal {
             what: "compiled",
             expected: "tensors as results".into(),
@@ -257,6 +261,17 @@ fn own<T: Tree>(result: T) -> Result<(Vec<Tensor>, Vec<usize>)> {
     };
     let tensors = flat.leaves.into_iter().map(tensor).collect::<Result<_>>()?;
     Ok((tensors, flat.words))
+}
+
+/// The line that made a result, which is what who asks for its line means.
+fn line_of(result: &Tensor) -> Result<&'static Location<'static>> {
+    let here = Location::caller();
+    if result.view.is_some() {
+        return Ok(here);
+    }
+    trace::with_node("compiled", result, here, |_, state, node| {
+        state.recording.nodes[node as usize].location
+    })
 }
 
 /// Numbers that were changed in something that is not in the state would not change again.

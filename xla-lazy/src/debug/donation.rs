@@ -17,7 +17,8 @@ pub enum NotDonated {
     Shared,
     /// What was recorded after the part that ran still reads the old value.
     ReadLater,
-    /// Another replica, which ran the same program, still needs its old value.
+    /// Another replica, which ran the same program, still needs its old value, or has no tensor any more
+    /// that takes the new one.
     OtherReplica,
     /// No tensor was changed in place: its last handle was dropped, while the program returned a
     /// value of the same type in new memory.

@@ -1,8 +1,9 @@
 //! Which arguments of a program are not overwritten by the values that take their place.
 
-use super::DeviceValue;
+use super::{DeviceValue, Pending};
 use crate::cache::Compiled;
 use crate::debug::{MissedDonation, NotDonated};
+use crate::gang::Proposal;
 use crate::lower::{Argument, Extent};
 use crate::trace::Recording;
 use crate::ty::Ty;
@@ -29,24 +30,49 @@ pub(super) fn withheld<'a>(
 /// What could have been donated and was not: what is withheld, and what was changed in place but
 /// could not be a donor of this program.
 pub(super) fn missed(
-    recording: &Recording,
+    pending: &Pending,
     extent: &Extent,
     compiled: &Compiled,
     withheld: &[usize],
 ) -> SmallVec<[MissedDonation; 4]> {
+    let recording = &pending.recording;
     let shared = withheld
         .iter()
         .filter_map(|&position| match compiled.arguments[position] {
             Argument::Param(p) => Some((p, NotDonated::Shared)),
             Argument::Numbers(_) | Argument::Order => None,
         });
-    let reason = match extent.len < recording.nodes.len() {
-        true => NotDonated::ReadLater,
-        false => NotDonated::OtherReplica,
+    let kept = kept(recording, extent, &compiled.arguments);
+    let own = match kept.is_empty() {
+        true => Vec::new(),
+        false => pending.donors(extent.len),
     };
-    let kept = compiled.kept.iter().map(|&p| (p, reason));
+    let kept = kept.into_iter().map(|p| match own.binary_search(&p) {
+        Ok(_) => (p, NotDonated::OtherReplica),
+        Err(_) => (p, NotDonated::ReadLater),
+    });
     let all = shared.chain(kept);
     all.map(|(p, reason)| describe(recording, p, reason))
+        .collect()
+}
+
+/// The parameters that another node takes the place of, but not in their memory. Replicas that run one
+/// program need not have the same ones.
+fn kept(recording: &Recording, extent: &Extent, arguments: &[Argument]) -> SmallVec<[u32; 4]> {
+    if extent.len == recording.nodes.len() && recording.gang.is_none() {
+        return SmallVec::new();
+    }
+    let taken_over = |to: u32| to as usize >= extent.len || extent.live.binary_search(&to).is_ok();
+    let parameters = arguments.iter().filter_map(|argument| match argument {
+        Argument::Param(p) => Some(*p),
+        Argument::Numbers(_) | Argument::Order => None,
+    });
+    parameters
+        .filter(|p| extent.donors.binary_search(p).is_err())
+        .filter(|p| {
+            let rebound = recording.params[*p as usize].rebound;
+            rebound.is_some_and(taken_over)
+        })
         .collect()
 }
 

@@ -333,7 +333,7 @@ fn run(
         cause,
     };
     started.report(
-        &donation::missed(recording, extent, compiled, &withheld),
+        &donation::missed(pending, extent, compiled, &withheld),
         || donation::replaced(recording, extent, compiled),
         |position| Some(recording.nodes[recording.params[position as usize].node as usize].ty),
     );
