@@ -7,10 +7,6 @@ use std::sync::Arc;
 /// it is aligned to a cache line.
 pub(super) const ALIGNMENT: usize = 64;
 
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C, align(64))]
-struct Line([u8; ALIGNMENT]);
-
 /// Memory that a literal owns.
 pub(super) trait Memory: Send + Sync {
     fn bytes(&self) -> &[u8];
@@ -21,22 +17,30 @@ pub(super) trait Memory: Send + Sync {
     }
 }
 
-struct Lines {
-    lines: Vec<Line>,
+/// Aligned bytes within an allocation that need not be: one that asks for more than the allocator's own
+/// alignment cannot be had zeroed, and would be written twice.
+struct Within {
+    allocation: Vec<u8>,
+    start: usize,
     len: usize,
 }
 
-impl Memory for Lines {
+impl Memory for Within {
     fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.lines)[..self.len]
+        &self.allocation[self.start..][..self.len]
     }
 }
 
 /// So many bytes, filled by `fill`, which is handed zeros.
 pub(super) fn aligned(len: usize, fill: impl FnOnce(&mut [u8])) -> Arc<dyn Memory> {
-    let mut lines = bytemuck::zeroed_vec::<Line>(len.div_ceil(ALIGNMENT));
-    fill(&mut bytemuck::cast_slice_mut(&mut lines)[..len]);
-    Arc::new(Lines { lines, len })
+    let mut allocation = vec![0; len.saturating_add(ALIGNMENT - 1)];
+    let start = allocation.as_ptr().addr().wrapping_neg() % ALIGNMENT;
+    fill(&mut allocation[start..][..len]);
+    Arc::new(Within {
+        allocation,
+        start,
+        len,
+    })
 }
 
 pub(super) struct Elements<T>(pub(super) Vec<T>);
