@@ -1,5 +1,10 @@
 //! Process groups: which ranks communicate, and the gang that runs their collectives.
 
+mod axes;
+
+pub use axes::axis_group;
+pub(crate) use axes::collective;
+
 use crate::backend::Backend;
 use crate::ops::ReplicaGroups;
 use crate::world::World;
@@ -8,7 +13,7 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use xla_core::{Device, Error, Result, Site};
-use xla_lazy::{Gang, Tensor, Vjp};
+use xla_lazy::{Gang, Operand, Operator, Tensor, Vjp, record_collective, record_op, spmd};
 use xla_runtime::context::{self, ReplicaContext};
 use xla_store::Store;
 
@@ -16,6 +21,9 @@ use xla_store::Store;
 ///
 /// Ranks are global in every call, also in a group of some of them. A rank that is not a member may
 /// hold the group, as in PyTorch; communicating in it is an error.
+///
+/// In the body of a [`shard_map`](xla_lazy::spmd::shard_map) the members are devices of a mesh instead
+/// ([`axis_group`]), all of them driven by the replica that holds it.
 pub struct ProcessGroup {
     rank: usize,
     ranks: Vec<usize>,
@@ -45,21 +53,46 @@ enum Role {
 /// communicate, and which of those this replica is.
 #[derive(Clone)]
 pub(crate) struct Members {
-    pub(crate) gang: Arc<dyn Gang>,
+    /// `None` for the devices of a mesh, which run one program of one replica.
+    gang: Option<Arc<dyn Gang>>,
     pub(crate) groups: ReplicaGroups,
-    /// Position in this replica's own group.
-    pub(crate) position: usize,
+    /// Position in this replica's own group; of a mesh's devices each knows its own when it runs.
+    position: usize,
 }
 
 impl Members {
     /// Those of the operator that a derivative rule is for. Its position is there if it is the
     /// operator's second operand.
     pub(crate) fn of(vjp: &Vjp<'_>, groups: &ReplicaGroups) -> Result<Self> {
+        let gang = match groups.axes() {
+            Some(_) => None,
+            None => Some(Arc::clone(vjp.gang()?)),
+        };
         Ok(Members {
-            gang: Arc::clone(vjp.gang()?),
+            gang,
             groups: groups.clone(),
             position: vjp.number(1).map_or(0, |n| n.to_f64() as usize),
         })
+    }
+
+    /// Records a collective of these members.
+    #[track_caller]
+    pub(crate) fn record<O: Operator>(&self, op: O, operands: &[Operand<'_>]) -> Result<Tensor> {
+        match &self.gang {
+            Some(gang) => record_collective(gang, op, operands),
+            None => record_op(op, operands),
+        }
+    }
+
+    /// Calls `record` with the position of the member that runs the program, as an operand.
+    pub(crate) fn with_position<T>(
+        &self,
+        record: impl FnOnce(Operand<'_>) -> Result<T>,
+    ) -> Result<T> {
+        match self.groups.axes() {
+            Some(axes) => record((&spmd::axis_index(axes.clone())?).into()),
+            None => record(self.position.into()),
+        }
     }
 }
 
@@ -79,7 +112,7 @@ impl ProcessGroup {
             (Ok(_), None) => Role::Alone,
             (Ok(position), Some(gang)) => Role::Member(Members {
                 groups: ReplicaGroups::all(ranks.len()),
-                gang,
+                gang: Some(gang),
                 position,
             }),
         };
@@ -97,7 +130,8 @@ impl ProcessGroup {
         }
     }
 
-    /// Global rank of the replica that holds this.
+    /// Global rank of the replica that holds this. 0 in a group of a mesh's devices, where
+    /// [`axis_index`](spmd::axis_index) tells which of them runs the program.
     pub fn rank(&self) -> usize {
         self.rank
     }
@@ -124,7 +158,7 @@ impl ProcessGroup {
 
     /// Whether members are in several processes, so that what is communicated leaves the program.
     pub fn spans_processes(&self) -> bool {
-        matches!(&self.role, Role::Member(members) if members.gang.spans_processes())
+        matches!(&self.role, Role::Member(members) if members.gang.as_ref().is_some_and(|gang| gang.spans_processes()))
     }
 
     /// The position among the group's members of a global rank.
@@ -164,7 +198,7 @@ impl ProcessGroup {
             Err(_) => Role::Outside,
             Ok(_) if groups.size() == 1 => Role::Alone,
             Ok(position) => Role::Member(Members {
-                gang: Arc::clone(&members.gang),
+                gang: members.gang.clone(),
                 groups,
                 position,
             }),

@@ -25,6 +25,10 @@
 //! that read at two different places before the same collective have cut their programs where no
 //! common one is left: that is divergence.)
 //!
+//! In the body of a [`shard_map`](xla_lazy::spmd::shard_map) the same functions are collectives of the
+//! mesh's devices, within the one program that all of them run: of all devices, or along some axes of
+//! the mesh by an [`axis_group`].
+//!
 //! Values of the host travel at once, through the store that the processes have in common:
 //! [`all_gather_object`], [`broadcast_object`], [`mesh_reduce`]. They are for what is small.
 //!
@@ -69,7 +73,7 @@ pub use transport::bench;
 pub use backend::{BackendWorld, register_backend};
 pub use gang::OVERDUE_EXIT_CODE;
 pub use group::{
-    ProcessGroup, destroy_process_group, get_rank, get_world_size, init_process_group,
+    ProcessGroup, axis_group, destroy_process_group, get_rank, get_world_size, init_process_group,
     is_initialized,
 };
 pub use objects::{
@@ -81,10 +85,11 @@ pub use subgroup::{Subgroups, new_group, new_subgroups, new_subgroups_by_enumera
 
 use xla_core::Result;
 
-/// The calling replica's default process group.
+/// The calling replica's default process group; in the body of a
+/// [`shard_map`](xla_lazy::spmd::shard_map) that of all devices of its mesh.
 ///
 /// # Errors
 /// [`xla_core::Error::ProcessGroup`] when there is none.
 pub fn default_group() -> Result<std::sync::Arc<ProcessGroup>> {
-    group::current("default_group")
+    group::collective("default_group")
 }

@@ -20,6 +20,7 @@ pub mod debug;
 mod gang;
 mod grad;
 mod hash;
+mod intern;
 mod lower;
 mod op;
 mod ops;

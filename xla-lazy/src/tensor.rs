@@ -191,9 +191,11 @@ impl Tensor {
         self.view.as_ref().map_or(self.storage.ty(), |v| v.ty)
     }
 
-    /// Where and as what this tensor is; spread as it is marked.
+    /// Where and as what this tensor is; spread as it is marked, but where each device has blocks of its
+    /// own.
     pub(crate) fn alike(&self) -> TensorOptions {
-        let sharding = match self.device().is_virtual() && self.view.is_none() {
+        let spread = self.device().is_virtual() && spmd::manual_mesh().is_none();
+        let sharding = match spread && self.view.is_none() {
             true => self.storage.mark(),
             false => None,
         };

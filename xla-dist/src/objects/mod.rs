@@ -218,6 +218,7 @@ impl ProcessGroup {
         run: impl FnOnce(&Round<'_>, usize) -> Result<R>,
     ) -> Result<R> {
         let exchange = || {
+            self.check_replicas(call.0, "call it before or after the shard_map")?;
             // Fails where the group is over, or this rank no member.
             self.members(call.0, [])?;
             let own = self.position_of(call.0, "rank", self.rank())?;

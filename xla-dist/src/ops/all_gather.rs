@@ -5,9 +5,7 @@ use crate::group::{Members, ProcessGroup, fresh};
 use std::panic::Location;
 use xla_core::Result;
 use xla_lazy::stablehlo::{Func, Value};
-use xla_lazy::{
-    Derivative, InputType, Operator, Saves, Tensor, Ty, record_collective, recorded_by, ty,
-};
+use xla_lazy::{Derivative, InputType, Operator, Saves, Tensor, Ty, recorded_by, ty};
 
 /// The members' tensors, one after the other along an axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -47,7 +45,7 @@ impl Operator for AllGather {
 /// Records the collective; the axis exists.
 pub(super) fn record(members: &Members, tensor: &Tensor, axis: usize) -> Result<Tensor> {
     let groups = members.groups.clone();
-    record_collective(&members.gang, AllGather { axis, groups }, &[tensor.into()])
+    members.record(AllGather { axis, groups }, &[tensor.into()])
 }
 
 impl ProcessGroup {

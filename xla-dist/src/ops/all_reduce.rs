@@ -6,8 +6,7 @@ use std::panic::Location;
 use xla_core::{DType, Result};
 use xla_lazy::stablehlo::{Func, Value};
 use xla_lazy::{
-    Derivative, Gradients, InputType, Number, Operator, Saves, Tensor, Ty, Vjp, no_grad,
-    record_collective, recorded_by,
+    Derivative, Gradients, InputType, Operator, Saves, Tensor, Ty, Vjp, no_grad, recorded_by,
 };
 
 const NAME: &str = "all_reduce";
@@ -101,9 +100,9 @@ impl AllReduceProduct {
         let all = all_gather::record(&members, &x.unsqueeze(0)?, 0)?;
         let mut column = vec![1; all.rank()];
         column[0] = size;
-        let own = Tensor::arange(0, size, 1, (DType::I64, x.device()))?
-            .eq(members.position as i64)?
-            .reshape(column)?;
+        let places = Tensor::arange(0, size, 1, (DType::I64, x.device()))?;
+        let own = members.with_position(|position| places.eq(position))?;
+        let own = own.reshape(column)?;
         let others = all.masked_fill(&own, 1)?.prod(0, false)?;
         vjp.only(record(&members, vjp.grad(), ReduceOp::Sum)?.mul(&others))
     }
@@ -126,16 +125,14 @@ pub(super) fn record(members: &Members, tensor: &Tensor, op: ReduceOp) -> Result
     let groups = members.groups.clone();
     match op {
         ReduceOp::Sum | ReduceOp::Mean => {
-            record_collective(&members.gang, AllReduce { op, groups }, &[tensor.into()])
+            members.record(AllReduce { op, groups }, &[tensor.into()])
         }
-        ReduceOp::Product => {
-            let position = Number::Int(members.position as i64).into();
-            let operands = [tensor.into(), position];
-            record_collective(&members.gang, AllReduceProduct { groups }, &operands)
-        }
+        ReduceOp::Product => members.with_position(|position| {
+            members.record(AllReduceProduct { groups }, &[tensor.into(), position])
+        }),
         ReduceOp::Min | ReduceOp::Max | ReduceOp::And | ReduceOp::Or => {
             let op = AllReduceExtreme { op, groups };
-            record_collective(&members.gang, op, &[tensor.into()])
+            members.record(op, &[tensor.into()])
         }
     }
 }

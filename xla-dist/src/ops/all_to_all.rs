@@ -5,9 +5,7 @@ use crate::group::{Members, ProcessGroup, fresh};
 use std::panic::Location;
 use xla_core::Result;
 use xla_lazy::stablehlo::{Func, Value};
-use xla_lazy::{
-    Derivative, InputType, Operator, Saves, Tensor, Ty, record_collective, recorded_by, ty,
-};
+use xla_lazy::{Derivative, InputType, Operator, Saves, Tensor, Ty, recorded_by, ty};
 
 /// Part `j` along one axis goes to member `j`; what came from member `i` is part `i` along another.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -65,10 +63,10 @@ pub(super) fn record(
         alone,
     };
     if !alone {
-        return record_collective(&members.gang, op, &[tensor.into()]);
+        return members.record(op, &[tensor.into()]);
     }
     xla_lazy::sync()?;
-    let exchanged = record_collective(&members.gang, op, &[tensor.into()])?;
+    let exchanged = members.record(op, &[tensor.into()])?;
     xla_lazy::sync()?;
     Ok(exchanged)
 }

@@ -5,10 +5,7 @@ use crate::group::{Members, ProcessGroup, fresh};
 use std::panic::Location;
 use xla_core::Result;
 use xla_lazy::stablehlo::{Func, Value};
-use xla_lazy::{
-    Derivative, InputType, Number, Operator, Saves, Tensor, Ty, no_grad, record_collective,
-    recorded_by,
-};
+use xla_lazy::{Derivative, InputType, Operator, Saves, Tensor, Ty, no_grad, recorded_by};
 
 /// The tensor of the member at a position, on all members. The second operand is a member's own
 /// position.
@@ -63,12 +60,9 @@ impl ProcessGroup {
             return fresh(tensor);
         };
         let groups = members.groups.clone();
-        let position = Number::Int(members.position as i64);
-        record_collective(
-            &members.gang,
-            Broadcast { source, groups },
-            &[tensor.into(), position.into()],
-        )
+        members.with_position(|position| {
+            members.record(Broadcast { source, groups }, &[tensor.into(), position])
+        })
     }
 
     /// Replaces a tensor's value with the value that the global rank `source` has, and returns the

@@ -57,7 +57,7 @@ pub(super) fn all_reduce(
     let text = format!(
         "\"stablehlo.all_reduce\"({x}) {} {{{}}}",
         combiner(reduction, x.dtype()),
-        groups.attribute()
+        groups.attributes(f)
     );
     Ok(f.call(text, &[x], x.ty()))
 }
@@ -78,7 +78,7 @@ pub(super) fn all_gather(
     }
     let text = format!(
         "\"stablehlo.all_gather\"({x}) {{all_gather_dim = {axis} : i64, {}}}",
-        groups.attribute()
+        groups.attributes(f)
     );
     Ok(f.call(text, &[x], ty(x.dtype(), &out)))
 }
@@ -101,7 +101,7 @@ pub(super) fn reduce_scatter(
     let text = format!(
         "\"stablehlo.reduce_scatter\"({x}) {} {{scatter_dimension = {axis} : i64, {}}}",
         combiner(reduction, x.dtype()),
-        groups.attribute()
+        groups.attributes(f)
     );
     Ok(f.call(text, &[x], ty(x.dtype(), &out)))
 }
@@ -127,7 +127,7 @@ pub(super) fn all_to_all(
     let text = format!(
         "\"stablehlo.all_to_all\"({x}) {{split_dimension = {split} : i64, \
          concat_dimension = {concat} : i64, split_count = {count} : i64, {}}}",
-        groups.attribute()
+        groups.exchange_attributes(f)
     );
     Ok(f.call(text, &[x], ty(x.dtype(), &out)))
 }
@@ -147,7 +147,7 @@ pub(super) fn permute(
     }
     let text = format!(
         "\"stablehlo.collective_permute\"({x}) {{{}}}",
-        groups.pairs_attribute(pairs)
+        groups.pairs_attributes(f, pairs)
     );
     Ok(f.call(text, &[x], x.ty()))
 }

@@ -5,9 +5,7 @@ use crate::group::{Members, ProcessGroup, fresh};
 use std::panic::Location;
 use xla_core::{Error, Result};
 use xla_lazy::stablehlo::{Func, Value};
-use xla_lazy::{
-    Derivative, InputType, Operator, Saves, Tensor, Ty, record_collective, recorded_by,
-};
+use xla_lazy::{Derivative, InputType, Operator, Saves, Tensor, Ty, recorded_by};
 
 /// The tensor of the member that a pair names as the source of this one; zeros where none does.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -40,7 +38,7 @@ impl Operator for Permute {
 
 fn record(members: &Members, tensor: &Tensor, pairs: Vec<(u32, u32)>) -> Result<Tensor> {
     let groups = members.groups.clone();
-    record_collective(&members.gang, Permute { pairs, groups }, &[tensor.into()])
+    members.record(Permute { pairs, groups }, &[tensor.into()])
 }
 
 /// A tensor on its way from one rank to another, for [`ProcessGroup::send_recv`].

@@ -5,9 +5,7 @@ use crate::group::{Members, ProcessGroup, fresh};
 use std::panic::Location;
 use xla_core::{DType, Error, Result, Shape};
 use xla_lazy::stablehlo::{Func, Value};
-use xla_lazy::{
-    Derivative, InputType, Operator, Saves, Tensor, Ty, record_collective, recorded_by, ty,
-};
+use xla_lazy::{Derivative, InputType, Operator, Saves, Tensor, Ty, recorded_by, ty};
 
 const NAME: &str = "reduce_scatter";
 
@@ -75,7 +73,7 @@ pub(super) fn record(
     if matches!(op, ReduceOp::Sum | ReduceOp::Mean) {
         let groups = members.groups.clone();
         let op = ReduceScatter { op, axis, groups };
-        return record_collective(&members.gang, op, &[tensor.into()]);
+        return members.record(op, &[tensor.into()]);
     }
     // Each part goes where it is combined: as much is sent, and the derivative follows.
     op.check(NAME, tensor.dtype())?;

@@ -8,9 +8,7 @@ use crate::group::{Members, ProcessGroup, fresh};
 use std::panic::Location;
 use xla_core::{Error, Result};
 use xla_lazy::stablehlo::{Func, Value};
-use xla_lazy::{
-    Derivative, InputType, Number, Operator, Saves, Tensor, Ty, record_op, recorded_by,
-};
+use xla_lazy::{Derivative, InputType, Operator, Saves, Tensor, Ty, record_op, recorded_by};
 
 /// The tensor on the member at a position, zeros on all others. The second operand is a member's own
 /// position.
@@ -23,10 +21,9 @@ impl Operator for OnMember {
     const NAME: &'static str = "on_member";
 
     const DERIVATIVE: Derivative<Self> = Derivative::Rule {
-        saves: Saves::NONE,
+        saves: Saves::NONE.and_input(1),
         rule: |op, vjp| {
-            let position = vjp.number(1).unwrap_or(Number::Int(0));
-            let own = record_op(op.clone(), &[vjp.grad().into(), position.into()])?;
+            let own = record_op(op.clone(), &[vjp.grad().into(), vjp.operand(1)?])?;
             Ok([Some(own), None].into_iter().collect())
         },
     };
@@ -45,8 +42,7 @@ impl Operator for OnMember {
 
 /// `tensor` on the member at a position, zeros on all others.
 pub(super) fn on_member(members: &Members, tensor: &Tensor, member: u32) -> Result<Tensor> {
-    let position = Number::Int(members.position as i64);
-    record_op(OnMember { member }, &[tensor.into(), position.into()])
+    members.with_position(|position| record_op(OnMember { member }, &[tensor.into(), position]))
 }
 
 impl ProcessGroup {
@@ -129,6 +125,7 @@ impl ProcessGroup {
     ) -> Result<Tensor> {
         const OP: &str = "scatter";
         recorded_by(Location::caller(), || {
+            self.check_replicas(OP, "index what all have by axis_index")?;
             let members = self.members(OP, list.into_iter().flatten().copied().chain([tensor]))?;
             let root = self.position_of(OP, "source", source)?;
             let all = match (list, self.rank() == source) {

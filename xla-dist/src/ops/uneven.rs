@@ -59,6 +59,7 @@ pub(super) fn exchanged(
     tensor: &Tensor,
     options: &AllToAllOptions,
 ) -> Result<(Tensor, Vec<usize>)> {
+    group.check_replicas(NAME, "pad the parts to one length")?;
     let own = own_sizes(group, tensor, options)?;
     let sizes = match &options.all_split_sizes {
         Some(sizes) => given(group, sizes, &own, options)?,
@@ -67,7 +68,7 @@ pub(super) fn exchanged(
     let Some(members) = members else {
         return Ok((fresh(tensor)?, vec![tensor.dims()[0]]));
     };
-    let (me, count) = (members.position, group.size());
+    let (me, count) = (group.position().unwrap_or(0), group.size());
     let received: Vec<usize> = sizes.iter().map(|row| row[me]).collect();
     let longest = sizes.iter().flatten().copied().max().unwrap_or(0);
     let padded = longest.next_power_of_two();

@@ -11,6 +11,7 @@ mod grid;
 mod index;
 mod inplace;
 mod linalg;
+mod manual;
 mod matmul;
 mod operators;
 mod random;
@@ -34,6 +35,7 @@ pub use control::{
 pub use grid::MeshgridIndexing;
 pub use index::{Index, ScatterReduce};
 pub use linalg::SolveTriangularOptions;
+pub use manual::{axis_index, shard_map};
 pub use random::{Generator, default_generator, manual_seed};
 pub(crate) use random::{Snapshot, take_generators_off_devices};
 pub(crate) use sharding::{constrained, sharding_entry};

@@ -126,22 +126,28 @@ pub(crate) fn mesh_of(device: Device) -> Result<Mesh> {
 /// ```
 #[track_caller]
 pub fn scope<T>(mesh: &Mesh, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    let cause = Cause::Sync {
+        at: trace::recorder(Location::caller()),
+    };
+    sync::sync_at(cause)?;
+    inside(mesh, || {
+        let result = f()?;
+        sync::sync_at(cause)?;
+        Ok(result)
+    })
+}
+
+/// [`scope`] without running anything.
+pub(super) fn inside<T>(mesh: &Mesh, f: impl FnOnce() -> T) -> T {
     struct Leave;
     impl Drop for Leave {
         fn drop(&mut self) {
             SCOPES.with_borrow_mut(Vec::pop);
         }
     }
-    let cause = Cause::Sync {
-        at: trace::recorder(Location::caller()),
-    };
-    sync::sync_at(cause)?;
     SCOPES.with_borrow_mut(|scopes| scopes.push(*mesh));
-    let leave = Leave;
-    let result = f()?;
-    sync::sync_at(cause)?;
-    drop(leave);
-    Ok(result)
+    let _leave = Leave;
+    f()
 }
 
 /// The device that tensors are made on by default: the calling replica's, or the virtual one of a mesh.

@@ -1,6 +1,7 @@
 //! Tensors that are spread over a mesh: said, asked, read and made block by block.
 
 use super::mode::move_to;
+use super::region::manual_mesh;
 use super::{Mesh, NamedSharding, PartitionSpec, visualize_sharding};
 use crate::Tensor;
 use crate::ops;
@@ -87,6 +88,7 @@ fn mark<'a>(
     at: &'static Location<'static>,
 ) -> Result<&'a Arc<Storage>> {
     sharding.check(op, tensor.shape()).map_err(|e| e.at(at))?;
+    refuse_blocks(op, sharding, at)?;
     if tensor.view.as_ref().is_some_and(|view| !view.shows_all()) {
         return Err(refused(
             op,
@@ -110,6 +112,20 @@ fn mark<'a>(
     }
     storage.lock().mark = Some(sharding.clone());
     Ok(storage)
+}
+
+/// Refuses to spread what is one device's block already.
+fn refuse_blocks(
+    op: &'static str,
+    sharding: &NamedSharding,
+    at: &'static Location<'static>,
+) -> Result<()> {
+    if manual_mesh().is_none() {
+        return Ok(());
+    }
+    let target = "a tensor in the body of a shard_map".into();
+    let reason = "each device has a block of its own there; spread the results of the shard_map";
+    Err(refused(op, sharding, target, reason, at))
 }
 
 fn refused(
@@ -174,6 +190,7 @@ impl Tensor {
         const OP: &str = "with_sharding_constraint";
         let at = Location::caller();
         sharding.check(OP, self.shape()).map_err(|e| e.at(at))?;
+        refuse_blocks(OP, sharding, at)?;
         if self.device() != sharding.mesh().device() {
             let target = match Mesh::of(self.device()) {
                 Some(mesh) => format!("a tensor on the mesh of {mesh}"),

@@ -64,6 +64,23 @@ impl Func {
         arguments: &[Ty],
         block: impl FnOnce(&mut Func, &[Value]) -> Result<Vec<Value>>,
     ) -> Result<String> {
+        let block = self.block(arguments, block)?;
+        let types = join(block.results.iter().map(|v| text_of(v.ty())));
+        let mut text = format!("{{\n    ^bb0({}):\n{}", block.declared(), block.body);
+        let _ = write!(
+            text,
+            "    \"stablehlo.return\"({}) : ({types}) -> ()\n    }}",
+            join(&block.results)
+        );
+        Ok(text)
+    }
+
+    /// What `block` writes for these arguments.
+    pub(super) fn block(
+        &mut self,
+        arguments: &[Ty],
+        block: impl FnOnce(&mut Func, &[Value]) -> Result<Vec<Value>>,
+    ) -> Result<Block> {
         let outer = std::mem::take(&mut self.body);
         // Values of a block are not seen outside of it.
         let calls = std::mem::take(&mut self.calls);
@@ -72,21 +89,27 @@ impl Func {
         let results = block(self, &arguments);
         self.calls = calls;
         self.watched = watched;
-        let inner = std::mem::replace(&mut self.body, outer);
-        let results = results?;
-        let declared = join(
-            arguments
-                .iter()
-                .map(|v| format!("{v}: {}", text_of(v.ty()))),
-        );
-        let types = join(results.iter().map(|v| text_of(v.ty())));
-        let mut text = format!("{{\n    ^bb0({declared}):\n{inner}");
-        let _ = write!(
-            text,
-            "    \"stablehlo.return\"({}) : ({types}) -> ()\n    }}",
-            join(&results)
-        );
-        Ok(text)
+        let body = std::mem::replace(&mut self.body, outer);
+        Ok(Block {
+            arguments,
+            body,
+            results: results?,
+        })
+    }
+}
+
+/// A block of operations.
+pub(super) struct Block {
+    arguments: Vec<Value>,
+    pub(super) body: String,
+    pub(super) results: Vec<Value>,
+}
+
+impl Block {
+    /// Its arguments with their types.
+    pub(super) fn declared(&self) -> String {
+        let arguments = self.arguments.iter();
+        join(arguments.map(|v| format!("{v}: {}", text_of(v.ty()))))
     }
 }
 

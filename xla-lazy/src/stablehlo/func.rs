@@ -125,6 +125,8 @@ pub struct Func {
     pub(super) numbers: HashMap<Value, (Value, usize)>,
     pub(super) functions: Functions,
     precision: MatmulPrecision,
+    /// Collectives between the partitions so far.
+    pub(super) channels: u32,
     /// What indices are watched, if any are.
     pub(super) watched: Option<Vec<WatchedIndex>>,
 }

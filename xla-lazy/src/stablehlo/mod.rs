@@ -5,6 +5,7 @@ mod contraction;
 mod control;
 mod effect;
 mod func;
+mod manual;
 mod outline;
 mod shape_ops;
 mod sharding;

@@ -9,8 +9,8 @@ use xla_core::Shape;
 /// The way in which a program says how its values are spread.
 #[derive(Debug)]
 pub(super) struct Partitioning {
-    mesh: Mesh,
-    shardy: bool,
+    pub(super) mesh: Mesh,
+    pub(super) shardy: bool,
     /// Of the results, as attributes; `None` where the partitioner chooses.
     results: Vec<Option<String>>,
 }

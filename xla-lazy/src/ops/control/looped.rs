@@ -1,14 +1,11 @@
 //! The loop as an operator, and its lowering.
 
-use crate::hash::{self, Hash128};
+use crate::intern::Interned;
 use crate::op::{Derivative, InputType, Operator};
 use crate::stablehlo::{Compare, Func, Value};
 use crate::trace::Region;
 use crate::ty::{Ty, ty};
-use std::collections::HashMap;
 use std::fmt;
-use std::hash::{Hash, Hasher};
-use std::sync::{Mutex, OnceLock, PoisonError};
 use xla_core::{DType, Dims, Error, Result, Shape};
 
 /// A loop. Its operands are the carries' first values, the sequences, the number of iterations where
@@ -212,61 +209,20 @@ fn replaced(f: &mut Func, stack: Value, value: Value, position: Value) -> Value 
     f.dynamic_update_slice(stack, row, &starts)
 }
 
-/// A loop, interned: equal ones are the same reference. It lives as long as the process, as every
-/// operator with attributes does.
-#[derive(Clone, Copy)]
-pub(super) struct Interned {
-    pub(super) looped: &'static Loop,
-    hash: Hash128,
-}
-
-impl Interned {
-    pub(super) fn new(new: Loop) -> Interned {
-        static ALL: OnceLock<Mutex<HashMap<Hash128, Vec<&'static Loop>>>> = OnceLock::new();
-        let hash = hash::extend(hash::name("loop"), &new);
-        let mut all = ALL
-            .get_or_init(Mutex::default)
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let bucket = all.entry(hash).or_default();
-        let known = bucket.iter().copied().find(|known| **known == new);
-        let looped = known.unwrap_or_else(|| {
-            let new: &'static Loop = Box::leak(Box::new(new));
-            bucket.push(new);
-            new
-        });
-        Interned { looped, hash }
-    }
-}
-
-impl PartialEq for Interned {
-    fn eq(&self, other: &Self) -> bool {
-        std::ptr::eq(self.looped, other.looped)
-    }
-}
-
-impl Eq for Interned {}
-
-impl Hash for Interned {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.hash.hash(state);
-    }
-}
-
-impl fmt::Debug for Interned {
+impl fmt::Debug for Loop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.looped.length {
+        match self.length {
             Some(length) => write!(f, "of at most {length} iterations, ")?,
             None => f.write_str("as long as its condition holds, ")?,
         }
-        write!(f, "{} operators", self.looped.body.nodes.len())
+        write!(f, "{} operators", self.body.nodes.len())
     }
 }
 
 /// One result of a loop.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct LoopResult<const WHILE: bool> {
-    pub(super) looped: Interned,
+    pub(super) looped: Interned<Loop>,
     pub(super) index: usize,
 }
 
@@ -276,13 +232,12 @@ impl<const WHILE: bool> Operator for LoopResult<WHILE> {
     const DERIVATIVE: Derivative<Self> = Derivative::NotDifferentiable;
 
     fn infer(&self, _: &[InputType]) -> Result<Ty> {
-        Ok(self.looped.looped.result(self.index))
+        Ok(self.looped.result(self.index))
     }
 
     fn lower(&self, f: &mut Func, inputs: &[Value], _: Ty) -> Result<Value> {
-        let looped = self.looped.looped;
-        let what = std::ptr::from_ref(looped).addr();
-        let results = f.once(what, inputs, |f| looped.lower(f, inputs))?;
+        let looped = self.looped;
+        let results = f.once(looped.number(), inputs, |f| looped.lower(f, inputs))?;
         Ok(results[self.index])
     }
 }

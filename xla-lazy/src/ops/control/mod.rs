@@ -5,6 +5,7 @@
 
 mod barrier;
 mod derivative;
+pub(super) mod hub;
 mod looped;
 mod run;
 mod scan;

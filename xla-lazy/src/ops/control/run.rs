@@ -1,8 +1,10 @@
 //! Recording a loop.
 
 use super::derivative::{self, Origin};
-use super::looped::{Interned, Loop, LoopResult};
+use super::hub::Kind;
+use super::looped::{Loop, LoopResult};
 use crate::Tensor;
+use crate::intern::Interned;
 use crate::op::{Number, OpEntry, entry};
 use crate::trace::{self, Argument, NumberClass, Recorded, is_grad_enabled, record_region};
 use crate::ty::{Ty, ty};
@@ -11,8 +13,7 @@ use xla_core::{DType, Device, Error, Result, Shape};
 
 /// A loop to be recorded.
 pub(super) struct Plan<'a> {
-    /// Whether the user called it `while_loop`.
-    pub(super) whiles: bool,
+    pub(super) kind: Kind,
     pub(super) length: Option<usize>,
     pub(super) reverse: bool,
     pub(super) device: Device,
@@ -31,7 +32,7 @@ pub(super) type Condition<'a> = &'a mut dyn FnMut(&[Tensor]) -> Result<Tensor>;
 
 impl Plan<'_> {
     pub(super) fn name(&self) -> &'static str {
-        if self.whiles { "while_loop" } else { "scan" }
+        self.kind.name()
     }
 
     fn arguments(&self) -> Vec<Argument> {
@@ -81,7 +82,7 @@ impl Plan<'_> {
                 .chain(self.sequences)
                 .chain(&body.captures)
                 .any(Tensor::requires_grad);
-        let looped = Interned::new(Loop {
+        let new = Loop {
             length: self.length,
             reverse: self.reverse,
             counted: self.count.is_some(),
@@ -90,7 +91,8 @@ impl Plan<'_> {
             saves: wants && self.length.is_some(),
             body: body.region.clone(),
             condition: condition.as_ref().map(|c| c.region.clone()),
-        });
+        };
+        let looped = Interned::new("loop", new);
         let captures = body.captures.clone();
         let of_condition = condition.as_ref().map_or(&[][..], |c| &c.captures);
         let tensors: Vec<&Tensor> = init
@@ -102,11 +104,11 @@ impl Plan<'_> {
             .collect();
         let mut numbers = classed(&body);
         numbers.extend(condition.iter().flat_map(classed));
-        let entries: Vec<_> = (0..looped.looped.results())
+        let entries: Vec<_> = (0..looped.results())
             .map(|index| self.result(looped, index))
             .collect();
         let mut results = trace::record_classed(&entries, &tensors, &numbers, self.at)?;
-        let visible = init.len() + looped.looped.outputs();
+        let visible = init.len() + looped.outputs();
         let mut saved = results.split_off(visible);
         let changed = std::mem::take(&mut body.changed);
         if wants {
@@ -117,7 +119,7 @@ impl Plan<'_> {
             let flows: Vec<bool> = (0..visible).map(|i| body.flows(i)).collect();
             let origin = Origin {
                 plan: self,
-                looped: looped.looped,
+                looped: looped.get(),
                 init: &init,
                 saved: &saved,
                 count: count.as_ref(),
@@ -200,10 +202,10 @@ impl Plan<'_> {
         Ok((self.init.to_vec(), outputs))
     }
 
-    fn result(&self, looped: Interned, index: usize) -> &'static OpEntry {
-        match self.whiles {
-            true => entry(LoopResult::<true> { looped, index }),
-            false => entry(LoopResult::<false> { looped, index }),
+    fn result(&self, looped: Interned<Loop>, index: usize) -> &'static OpEntry {
+        match self.kind {
+            Kind::While => entry(LoopResult::<true> { looped, index }),
+            _ => entry(LoopResult::<false> { looped, index }),
         }
     }
 }

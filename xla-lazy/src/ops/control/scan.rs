@@ -1,5 +1,6 @@
 //! Loops of a known length.
 
+use super::hub::Kind;
 use super::run::{Plan, Returned};
 use crate::Tensor;
 use std::panic::Location;
@@ -79,7 +80,7 @@ fn run(
 ) -> Result<Returned> {
     let owned = |all: &[&Tensor]| -> Vec<Tensor> { all.iter().map(|&t| t.clone()).collect() };
     let plan = Plan {
-        whiles: false,
+        kind: Kind::Scan,
         length: Some(length),
         reverse,
         device,

@@ -1,5 +1,6 @@
 //! Loops that end when a condition does.
 
+use super::hub::Kind;
 use super::run::Plan;
 use super::scan::device;
 use crate::Tensor;
@@ -67,7 +68,7 @@ pub fn while_loop_with(
     }
     let init: Vec<Tensor> = init.iter().map(|&t| t.clone()).collect();
     let plan = Plan {
-        whiles: true,
+        kind: Kind::While,
         length: options.max_iterations,
         reverse: false,
         device: device(init.iter().collect::<Vec<_>>().iter(), at)?,
