@@ -17,6 +17,13 @@ fn debug_mode_is_one_device_of_four() {
     assert_same_as_one_device(&printed, 1);
 }
 
+/// One program over all four devices, so there is one rank.
+#[test]
+fn one_partitioned_program() {
+    let printed = run(&[("CPU_NUM_DEVICES", "4"), ("XLA_USE_SPMD", "1")]);
+    assert_same_as_one_device(&printed, 1);
+}
+
 #[cfg(feature = "gloo")]
 #[test]
 fn two_processes() {

@@ -81,8 +81,9 @@ impl<M: Module> DistributedDataParallel<M> {
     /// does not take a gradient; what the broadcasts return, or moving the parameters to the mesh.
     #[track_caller]
     pub fn new(module: M) -> Result<Self> {
+        let here = Location::caller();
         if let Some(mesh) = Mesh::of(spmd::default_device(NEW)?) {
-            return Self::on_mesh(module, mesh).map_err(|e| e.relocated(Location::caller()));
+            return Self::on_mesh(module, mesh).map_err(|e| e.relocated(here));
         }
         if !dist::is_initialized() {
             return Err(Error::ProcessGroup {
@@ -177,9 +178,10 @@ impl<M: Module> DistributedDataParallel<M> {
     /// [`Error::Sharding`] for an axis that the mesh does not have, or one named twice.
     #[track_caller]
     pub fn batch_axes(mut self, axes: impl Into<SpecAxes>) -> Result<Self> {
+        let here = Location::caller();
         if let Some(batch) = &mut self.batch {
             let axes = batch.checked(axes.into());
-            batch.axes = axes.map_err(|e| e.relocated(Location::caller()))?;
+            batch.axes = axes.map_err(|e| e.relocated(here))?;
         }
         Ok(self)
     }

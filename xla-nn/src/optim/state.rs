@@ -5,7 +5,7 @@ use super::{Algorithm, Optim};
 use crate::StateDict;
 use std::panic::Location;
 use xla_core::{Error, Literal, Result};
-use xla_lazy::{Tensor, no_grad};
+use xla_lazy::{Tensor, no_grad, spmd};
 
 const LOAD: &str = "load_state_dict";
 
@@ -150,6 +150,9 @@ fn saved_memory<A: Algorithm>(index: usize, slot: &Slot, state: &StateDict) -> R
         }
         // A tensor of its own: the optimizer changes it in place.
         let tensor = tensor.to((param.dtype(), param.device()))?.copy()?;
+        if let Some(sharding) = spmd::marked(param) {
+            spmd::mark_sharding(&tensor, &sharding.mesh(), sharding.spec())?;
+        }
         memory.tensors.push((name, tensor));
     }
     Ok(memory)

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::panic::Location;
 use xla_core::{DType, Device, Error, Literal, Result};
-use xla_lazy::{HostNumber, OwnerId, Tensor, is_compiling, no_grad};
+use xla_lazy::{HostNumber, OwnerId, Tensor, is_compiling, no_grad, spmd};
 
 /// A rule by which a gradient changes a parameter, with its options: the part that distinguishes one
 /// optimizer from another.
@@ -521,7 +521,8 @@ impl Step<'_> {
         Ok(tensor)
     }
 
-    /// What is remembered under a name: a tensor like the parameter, at first filled with `initial`.
+    /// What is remembered under a name: a tensor like the parameter, at first filled with `initial`, and
+    /// spread over a mesh as the parameter is.
     ///
     /// # Errors
     /// What sending the first one to the device returns.
@@ -532,7 +533,11 @@ impl Step<'_> {
         let param = self.param;
         // From the host, not a recorded constant: then the first step's program, for which it is an
         // argument, is that of all steps.
-        let tensor = Tensor::from_literal(filled(param, initial)?, param.device())?;
+        let initial = filled(param, initial)?;
+        let tensor = match spmd::marked(param) {
+            Some(sharding) => Tensor::from_literal(initial, &sharding)?,
+            None => Tensor::from_literal(initial, param.device())?,
+        };
         self.memory.tensors.push((name, tensor.clone()));
         Ok(tensor)
     }

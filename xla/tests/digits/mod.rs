@@ -13,7 +13,7 @@ const DEADLINE: Duration = Duration::from_secs(240);
 pub(crate) const ARGUMENTS: [&str; 4] = ["--epochs", "3", "--train-limit", "4096"];
 
 /// What a launcher, or a user of one, sets.
-const OF_LAUNCHES: [&str; 12] = [
+const OF_LAUNCHES: [&str; 13] = [
     "CPU_NUM_DEVICES",
     "LOCAL_RANK",
     "LOCAL_WORLD_SIZE",
@@ -26,6 +26,7 @@ const OF_LAUNCHES: [&str; 12] = [
     "XLA_LAUNCH_LOG_PREFIX",
     "XLA_LAUNCH_MODE",
     "XLA_LAUNCH_PROCESSES",
+    "XLA_USE_SPMD",
 ];
 
 /// A program that cargo has built beside this test.
