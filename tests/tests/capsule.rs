@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use tests::with_devices;
-use xla::{Error, Tensor, debug};
+use xla::{Error, Tensor, debug, dist};
 use xla_runtime::{Capsule, Client};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -147,5 +147,37 @@ fn a_later_run_of_a_compiled_function_that_fails_is_written() {
                 .iter()
                 .any(|input| input.shape().dims() == [N])
         );
+    });
+}
+
+#[test]
+fn one_replica_keeps_the_arguments_of_all() {
+    with_devices(2, || {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("replicas.safetensors");
+        tests::replicas(2, |rank| {
+            let x = tests::multiples(rank)?;
+            // What the other has, as much of it as it takes to be 2 and 4 on both.
+            let step = || -> xla::Result<Tensor> {
+                let others = dist::all_reduce(&x, dist::ReduceOp::Sum)?.sub(&x)?;
+                others.mul(1.0 + rank as f64)
+            };
+            let others = match rank {
+                1 => debug::capsule(&file, step)?,
+                _ => step()?,
+            };
+            assert_eq!(others.to_vec::<f32>()?, [2.0, 4.0]);
+            Ok(())
+        });
+        let capsule = Capsule::load(&file).unwrap();
+        assert_eq!((capsule.replica, capsule.peers.len()), (1, 1));
+        let has = |inputs: &[xla::Literal], values: [f32; 2]| {
+            let mut all = inputs.iter().map(|i| i.to_vec::<f32>().unwrap());
+            all.any(|input| input == values)
+        };
+        assert!(has(&capsule.inputs, [2.0, 4.0]) && has(&capsule.peers[0], [1.0, 2.0]));
+        let replay = capsule.replay(&Client::global().unwrap(), 2, LONG).unwrap();
+        assert_eq!(replay.differences.unwrap(), [None]);
+        assert_eq!(replay.outputs[0].to_vec::<f32>().unwrap(), [2.0, 4.0]);
     });
 }

@@ -111,3 +111,74 @@ fn an_index_out_of_range_is_an_error() {
         Ok(())
     });
 }
+
+#[test]
+fn in_a_loop_the_line_of_its_body_is_named() {
+    watched(|| {
+        let start = Tensor::from_slice(&[1.0_f32], [1], ())?;
+        let divisors = Tensor::from_slice(&[2.0_f32, 1.0, 0.0, -1.0], [4, 1], ())?;
+        let line = line!() + 3;
+        let (last, roots) = xla::scan(&[&start], &[&divisors], |carried, each| {
+            let next = carried[0].div(&each[0])?;
+            let root = next.sqrt()?;
+            Ok((vec![next], vec![root]))
+        })?;
+        // 1 / 2 / 1 / 0 is infinite; divided by -1 it has no root.
+        let error = xla::sync().err().expect("a NaN");
+        let Error::NotANumber { op, at, note } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!((*op, at.location().map(|l| l.line())), ("sqrt", Some(line)));
+        assert!(note.contains("in the body of scan at"), "{note}");
+        assert_eq!(last[0].to_vec::<f32>()?, [f32::NEG_INFINITY]);
+        assert!(roots[0].to_vec::<f32>()?[3].is_nan());
+
+        // In a loop in a loop; what comes in as a NaN is nobody's there.
+        let line = line!() + 5;
+        let (outer, _) = xla::scan(&[&start], &[&divisors], |carried, each| {
+            let inner = xla::while_loop(
+                &[&carried[0], &each[0]],
+                |v| v[1].sum((), false)?.gt(0.0),
+                |v| Ok(vec![v[0].sub(1.0)?.log()?, v[1].sub(1.0)?]),
+            )?;
+            Ok((vec![inner[0].add(0.0)?], vec![]))
+        })?;
+        let error = outer[0].to_vec::<f32>().unwrap_err();
+        let Error::NotANumber { op, at, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!((*op, at.location().map(|l| l.line())), ("log", Some(line)));
+        Ok(())
+    });
+}
+
+#[test]
+fn an_index_out_of_range_in_a_loop_is_an_error() {
+    watched(|| {
+        let table = Tensor::from_slice(&[1.0_f32, 2.0, 3.0], [3], ())?;
+        let run = |indices: &[i64]| -> Result<Vec<f32>> {
+            let indices = Tensor::from_slice(indices, [indices.len(), 1], ())?;
+            let zero = Tensor::zeros([1], ())?;
+            let (sum, _) = xla::scan(&[&zero], &[&indices], |sum, index| {
+                let sum = sum[0].add(&table.index_select(0, &index[0])?)?;
+                Ok((vec![sum], vec![]))
+            })?;
+            sum[0].to_vec()
+        };
+        assert_eq!(run(&[0, 1, 2, 2])?, [9.0]);
+        let error = run(&[0, 7, 2, 2]).unwrap_err();
+        let Error::IndexOutOfRange {
+            op: "index_select",
+            index: 7,
+            size: 3,
+            at,
+            ..
+        } = &error
+        else {
+            panic!("{error}");
+        };
+        let line = at.location().map(|l| l.line());
+        assert!(line.is_some_and(|line| line > 150), "{at}");
+        Ok(())
+    });
+}

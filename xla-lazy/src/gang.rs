@@ -5,6 +5,7 @@
 //! fail (lowering, compiling, uploading, checking arguments) lies between the phases; after the
 //! vote there is only the execution itself.
 
+use std::any::Any;
 use std::panic::Location;
 use std::sync::Arc;
 use xla_core::Result;
@@ -13,7 +14,7 @@ use xla_core::Result;
 pub type Hash128 = [u64; 2];
 
 /// The pending program of one replica, as the others see it when they meet.
-pub trait Proposal: Send + Sync {
+pub trait Proposal: Any + Send + Sync {
     /// Number of operators recorded.
     fn len(&self) -> usize;
 
@@ -120,6 +121,10 @@ pub trait Gang: Send + Sync {
     /// # Errors
     /// On every member: divergence, a member that left or failed, the deadline.
     fn settle(&self, proposal: Arc<dyn Proposal>) -> Result<Settlement>;
+
+    /// What was settled on last, as the members of this process have proposed it, in replica order. It
+    /// is there until they vote.
+    fn proposals(&self) -> Vec<Arc<dyn Proposal>>;
 
     /// Second phase: reports whether this member is ready to execute and waits for the others.
     ///

@@ -98,9 +98,7 @@ pub(crate) fn lower(
         });
     }
     let mut f = Func::new();
-    if checks::watches_indices() {
-        f.begin_watching();
-    }
+    f.begin_watching(checks::watches_indices(), checks::watches_values());
     let partitioned = placement.partitioned();
     if let Some(Partitioned { mesh, shardy, .. }) = partitioned {
         f.begin_partitioned(*mesh, *shardy);
@@ -186,7 +184,10 @@ pub(crate) fn lower(
             });
         }
         values[index] = Some(value);
-        watched.extend(f.take_watched().into_iter().map(|w| (index as u32, w)));
+        let seen = f.take_watched();
+        if !seen.is_empty() {
+            watched.push((index as u32, seen));
+        }
     }
     let mut results: Vec<Value> = extent
         .live
@@ -196,7 +197,7 @@ pub(crate) fn lower(
     if let Some(partitioned) = partitioned {
         f.shard_results(&mut results, &partitioned.results);
     }
-    let (checks, told) = Checks::lower(&mut f, &values, watched);
+    let (checks, told) = Checks::lower(&mut f, &values, &watched);
     results.extend(told);
     results.extend(f.order());
     let types = results.iter().map(|v| v.ty()).collect();

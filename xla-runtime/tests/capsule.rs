@@ -30,6 +30,8 @@ fn capsule(devices: usize) -> Capsule {
             }
         },
         inputs: vec![literal(&[1.0, 2.0, 3.0]), literal(&[0.5, 0.25, -1.0])],
+        replica: 0,
+        peers: Vec::new(),
         output_types: vec![f32s(3)],
         outputs: Some(vec![literal(&[0.0, 1.5, 5.0])]),
         cause: "sync() at train.rs:7:1".into(),

@@ -78,8 +78,8 @@ impl fmt::Display for Doing {
 struct Room {
     proposals: Vec<Option<Arc<dyn Proposal>>>,
     settlements: Vec<Option<Result<Settlement>>>,
-    /// What was settled last: how much of which proposal.
-    settled: Option<(Arc<dyn Proposal>, usize)>,
+    /// What was settled last: how much of which proposals.
+    settled: Option<(Vec<Arc<dyn Proposal>>, usize)>,
     votes: Vec<Option<Result<()>>>,
     launches: Vec<Option<Result<Start>>>,
     doing: Vec<Doing>,
@@ -112,7 +112,7 @@ impl Room {
         match agree(&proposals, ranks) {
             Agreement::Run(settlement) => {
                 if let Settlement::Run { len, .. } = settlement {
-                    self.settled = proposals.into_iter().next().map(|first| (first, len));
+                    self.settled = Some((proposals, len));
                 }
                 self.proposals.fill(None);
                 self.settlements.fill(Some(Ok(settlement)));
@@ -224,17 +224,17 @@ impl Shared {
     }
 
     /// What all members start with, once they are ready to run what was settled.
-    fn start(self: &Arc<Self>, settled: Option<(Arc<dyn Proposal>, usize)>) -> Result<Start> {
+    fn start(self: &Arc<Self>, settled: Option<(Vec<Arc<dyn Proposal>>, usize)>) -> Result<Start> {
         let launch_id = xla_runtime::fresh_launch_id();
-        match (&self.across, settled) {
+        match (&self.across, &settled) {
             (None, _) => Ok(Start {
                 launch_id,
                 outcome: None,
             }),
-            (Some(across), Some((proposal, len))) => {
-                self.start_across(across, launch_id, &*proposal, len)
+            (Some(across), Some((proposals, len))) if let [first, ..] = proposals.as_slice() => {
+                self.start_across(across, launch_id, &**first, *len)
             }
-            (Some(_), None) => Err(Error::Internal {
+            (Some(_), _) => Err(Error::Internal {
                 what: "gang",
                 expected: "settling before a vote".into(),
             }),
@@ -341,6 +341,12 @@ impl Gang for ThreadGang {
 
     fn spans_processes(&self) -> bool {
         self.shared.across.is_some()
+    }
+
+    fn proposals(&self) -> Vec<Arc<dyn Proposal>> {
+        let room = self.shared.room();
+        let settled = room.settled.as_ref();
+        settled.map_or_else(Vec::new, |(proposals, _)| proposals.clone())
     }
 
     fn settle(&self, proposal: Arc<dyn Proposal>) -> Result<Settlement> {

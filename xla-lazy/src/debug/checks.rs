@@ -1,7 +1,7 @@
 //! What `XLA_DEBUG=nan` and `XLA_DEBUG=index` watch: a program computes, besides its results, which
 //! of its values hold a NaN or an infinity, and which indices are out of range.
 
-use crate::stablehlo::{Compare, Func, Reduction, Value, WatchedIndex};
+use crate::stablehlo::{Compare, Func, Origin, Reduction, Value, Watched};
 use crate::trace::{Input, Recording, flag};
 use std::collections::HashSet;
 use std::panic::Location;
@@ -16,8 +16,22 @@ const WORD: usize = 32;
 pub(crate) struct Checks {
     /// The nodes of which two bits are told, whether they hold a NaN and an infinity.
     values: Vec<u32>,
-    /// The nodes that index, with the axis and its length; of each an index out of range is told.
-    indices: Vec<(u32, usize, usize)>,
+    /// The operators inside of these nodes, which are loops, each after those that it reads; of each a
+    /// bit is told, whether it has made a NaN.
+    bodies: Vec<(u32, Origin)>,
+    /// What indexes; of each an index out of range is told.
+    indices: Vec<Indexing>,
+}
+
+/// An operator that indexes.
+#[derive(Debug, Clone, Copy)]
+struct Indexing {
+    node: u32,
+    axis: usize,
+    /// The axis's length.
+    size: usize,
+    /// Which operator, where the node is a loop.
+    inside: Option<Origin>,
 }
 
 /// Whether indices are watched.
@@ -25,7 +39,8 @@ pub(crate) fn watches_indices() -> bool {
     Config::global().is_ok_and(|config| config.debug.index)
 }
 
-fn watches_values() -> bool {
+/// Whether values are watched.
+pub(crate) fn watches_values() -> bool {
     Config::global().is_ok_and(|config| config.debug.nan)
 }
 
@@ -34,7 +49,7 @@ impl Checks {
     pub(crate) fn lower(
         f: &mut Func,
         values: &[Option<Value>],
-        watched: Vec<(u32, WatchedIndex)>,
+        watched: &[(u32, Watched)],
     ) -> (Checks, Vec<Value>) {
         let mut checks = Checks::default();
         let mut results = Vec::new();
@@ -44,25 +59,40 @@ impl Checks {
             checks.values.push(node);
             bits.extend(not_finite(f, value));
         }
+        for (node, seen) in watched {
+            for value in &seen.values {
+                checks.bodies.push((*node, value.inside));
+                bits.push(value.made_nan);
+            }
+        }
         if !bits.is_empty() {
             results.push(packed(f, &bits));
         }
-        if !watched.is_empty() {
-            let one = Shape::new(&[1]);
-            let all: Vec<Value> = watched
-                .iter()
-                .map(|(_, watched)| f.reshape(watched.value, &one))
-                .collect();
-            results.push(f.concatenate(&all, 0));
+        let mut outside = Vec::new();
+        for (node, seen) in watched {
+            for index in &seen.indices {
+                outside.push(f.reshape(index.value, &Shape::new(&[1])));
+                checks.indices.push(Indexing {
+                    node: *node,
+                    axis: index.axis,
+                    size: index.size,
+                    inside: index.inside,
+                });
+            }
         }
-        let watched = watched.iter();
-        checks.indices = watched.map(|(i, w)| (*i, w.axis, w.size)).collect();
+        if !outside.is_empty() {
+            results.push(f.concatenate(&outside, 0));
+        }
         (checks, results)
     }
 
     /// Number of results.
     pub(crate) fn results(&self) -> usize {
-        usize::from(!self.values.is_empty()) + usize::from(!self.indices.is_empty())
+        usize::from(self.tells_values()) + usize::from(!self.indices.is_empty())
+    }
+
+    fn tells_values(&self) -> bool {
+        !(self.values.is_empty() && self.bodies.is_empty())
     }
 
     /// What the results say of a recording that the program was made of, of which `live` nodes were
@@ -80,7 +110,7 @@ impl Checks {
     ) -> Result<()> {
         let mut results = results.iter();
         let mut words: &[u32] = &[];
-        if !self.values.is_empty()
+        if self.tells_values()
             && let Some(told) = results.next()
         {
             words = told.as_slice()?;
@@ -90,14 +120,18 @@ impl Checks {
         {
             let told = told.as_slice::<i64>()?;
             let mut all = self.indices.iter().zip(told);
-            if let Some((&(node, axis, size), &index)) = all.find(|(_, told)| **told != i64::MIN) {
-                let node = recording.nodes[node as usize];
+            if let Some((indexing, &index)) = all.find(|(_, told)| **told != i64::MIN) {
+                let node = recording.nodes[indexing.node as usize];
+                let (op, at) = match indexing.inside {
+                    Some(inside) => (inside.op, inside.at),
+                    None => (node.entry.name(), node.location),
+                };
                 return Err(Error::IndexOutOfRange {
-                    op: node.entry.name(),
+                    op,
                     index,
-                    axis,
-                    size,
-                    at: node.location.into(),
+                    axis: indexing.axis,
+                    size: indexing.size,
+                    at: at.into(),
                 });
             }
         }
@@ -114,6 +148,17 @@ impl Checks {
         let Some(first) = origin(recording, live, &nan) else {
             return Ok(());
         };
+        let made = (0..self.bodies.len()).filter(|i| bit(2 * self.values.len() + i));
+        let made = made.map(|i| self.bodies[i]);
+        if let Some(inside) = inside(recording, first, made) {
+            let node = recording.nodes[first as usize];
+            let (op, at) = (node.entry.name(), node.location);
+            return Err(Error::NotANumber {
+                op: inside.op,
+                note: format!("; none of its operands has one, in the body of {op} at {at}"),
+                at: inside.at.into(),
+            });
+        }
         let before = with(1).into_iter().filter(|node| *node < first);
         Err(not_a_number(recording, first, before.min()))
     }
@@ -139,6 +184,31 @@ fn origin(recording: &Recording, live: &[u32], nan: &HashSet<u32>) -> Option<u32
         }
     }
     first
+}
+
+/// The first operator that has made a NaN in the body of the loop that a node is a result of.
+///
+/// A loop tells of its body where its first result is lowered, and its results are recorded one after
+/// the other, with the same operands.
+fn inside(
+    recording: &Recording,
+    node: u32,
+    made: impl Iterator<Item = (u32, Origin)>,
+) -> Option<Origin> {
+    let result = &recording.nodes[node as usize];
+    let is_it = |other: &u32| {
+        let told = &recording.nodes[*other as usize];
+        let same = recording.inputs(told).eq(recording.inputs(result));
+        same && told.entry.name == result.entry.name
+    };
+    let before = made.filter(|(other, _)| *other <= node && is_it(other));
+    let mut found: Option<(u32, Origin)> = None;
+    for (other, origin) in before {
+        if found.is_none_or(|(nearest, _)| nearest < other) {
+            found = Some((other, origin));
+        }
+    }
+    found.map(|(_, origin)| origin)
 }
 
 fn not_a_number(recording: &Recording, node: u32, infinity: Option<u32>) -> Error {
@@ -171,11 +241,10 @@ fn said((op, at, given): (&'static str, &'static Location<'static>, bool)) -> St
 /// Whether a value holds a NaN, and whether an infinity.
 fn not_finite(f: &mut Func, x: Value) -> [Value; 2] {
     let all: Vec<usize> = (0..x.shape().rank()).collect();
-    let nan = f.compare(Compare::Ne, x, x);
     let size = f.unary("abs", x);
     let limit = f.constant(x.dtype(), x.shape(), f64::INFINITY);
     let infinite = f.compare(Compare::Eq, size, limit);
-    [nan, infinite].map(|each| f.reduce(Reduction::Or, each, &all))
+    [f.has_nan(x), f.reduce(Reduction::Or, infinite, &all)]
 }
 
 /// Scalars of `bool` as the bits of words, the first the lowest of the first word.

@@ -1,6 +1,7 @@
 //! Regions: operations that hold others.
 
 use super::func::{Func, Value, join, text_of};
+use super::watch::Watched;
 use crate::ty::Ty;
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -31,7 +32,8 @@ impl Func {
     }
 
     /// `stablehlo.while`: as long as `condition` of the variables is true, they become what `body`
-    /// makes of them. Its results are the variables at the end.
+    /// makes of them. Its results are the variables at the end. What is watched in the body is carried
+    /// along with them, and told in the block that the loop is in.
     ///
     /// # Errors
     /// Those of the two functions.
@@ -39,16 +41,46 @@ impl Func {
         &mut self,
         initial: &[Value],
         condition: impl FnOnce(&mut Func, &[Value]) -> Result<Value>,
-        body: impl FnOnce(&mut Func, &[Value]) -> Result<Vec<Value>>,
+        body: impl Fn(&mut Func, &[Value]) -> Result<Vec<Value>>,
     ) -> Result<Vec<Value>> {
-        let types: Vec<Ty> = initial.iter().map(|v| v.ty()).collect();
-        let condition = self.region(&types, |f, variables| Ok(vec![condition(f, variables)?]))?;
-        let body = self.region(&types, body)?;
+        let count = initial.len();
+        let mut types: Vec<Ty> = initial.iter().map(|v| v.ty()).collect();
+        let watched = self.watched_by(&types, &body)?;
+        let mut initial = initial.to_vec();
+        initial.extend(self.unseen(&watched));
+        types.extend(initial[count..].iter().map(|v| v.ty()));
+        let condition = self.region(&types, |f, v| Ok(vec![condition(f, &v[..count])?]))?;
+        let body = self.region(&types, |f, v| {
+            let mut next = body(f, &v[..count])?;
+            let seen = f.take_watched();
+            next.extend(f.seen_so_far(&v[count..], &seen));
+            Ok(next)
+        })?;
         let operation = format!(
             "\"stablehlo.while\"({}) ({condition}, {body})",
-            join(initial)
+            join(&initial)
         );
-        Ok(self.call_many(operation, initial, &types))
+        let mut ended = self.call_many(operation, &initial, &types);
+        let seen = ended.split_off(count);
+        self.tell(&watched, &seen);
+        Ok(ended)
+    }
+
+    /// What is watched in a block, which is written only to find that out.
+    fn watched_by(
+        &mut self,
+        arguments: &[Ty],
+        block: impl FnOnce(&mut Func, &[Value]) -> Result<Vec<Value>>,
+    ) -> Result<Watched> {
+        let mut watched = Watched::default();
+        if self.is_watching() {
+            self.region(arguments, |f, v| {
+                let results = block(f, v)?;
+                watched = f.take_watched();
+                Ok(results)
+            })?;
+        }
+        Ok(watched)
     }
 
     /// The values as they are, none of which is available before all are.
@@ -84,11 +116,12 @@ impl Func {
         let outer = std::mem::take(&mut self.body);
         // Values of a block are not seen outside of it.
         let calls = std::mem::take(&mut self.calls);
-        let watched = self.watched.take();
+        let of_block = self.watch.of_block();
+        let watch = std::mem::replace(&mut self.watch, of_block);
         let arguments: Vec<Value> = arguments.iter().map(|ty| self.fresh(ty)).collect();
         let results = block(self, &arguments);
         self.calls = calls;
-        self.watched = watched;
+        self.watch = watch;
         let body = std::mem::replace(&mut self.body, outer);
         Ok(Block {
             arguments,

@@ -6,7 +6,7 @@ use super::effect::Effects;
 use super::outline::Functions;
 use super::sharding::Partitioning;
 use super::tensor_type;
-use super::watch::WatchedIndex;
+use super::watch::Watch;
 use crate::MatmulPrecision;
 use crate::ty::{Ty, ty};
 use std::collections::HashMap;
@@ -127,8 +127,7 @@ pub struct Func {
     precision: MatmulPrecision,
     /// Collectives between the partitions so far.
     pub(super) channels: u32,
-    /// What indices are watched, if any are.
-    pub(super) watched: Option<Vec<WatchedIndex>>,
+    pub(super) watch: Watch,
 }
 
 impl Func {

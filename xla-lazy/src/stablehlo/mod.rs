@@ -14,7 +14,7 @@ mod watch;
 mod window;
 
 pub use func::{Compare, Func, Reduction, Value};
-pub(crate) use watch::WatchedIndex;
+pub(crate) use watch::{Origin, Watched};
 pub use window::ConvolutionWindow;
 
 use xla_core::{DType, Shape};

@@ -23,6 +23,10 @@ struct Type(String, Vec<usize>);
 struct Header {
     options: CompileOptions,
     inputs: usize,
+    #[serde(default)]
+    replica: usize,
+    #[serde(default)]
+    peers: usize,
     output_types: Vec<Type>,
     has_outputs: bool,
     cause: String,
@@ -40,6 +44,8 @@ impl Capsule {
         let header = Header {
             options: self.options.clone(),
             inputs: self.inputs.len(),
+            replica: self.replica,
+            peers: self.peers.len(),
             output_types: self
                 .output_types
                 .iter()
@@ -58,8 +64,14 @@ impl Capsule {
         ]);
         let inputs = self.inputs.iter().enumerate();
         let outputs = self.outputs.iter().flatten().enumerate();
+        let peers = self.peers.iter().enumerate();
+        let peers = peers.flat_map(|(p, all)| {
+            let all = all.iter().enumerate();
+            all.map(move |(i, literal)| (peer(p, i), literal))
+        });
         let tensors = inputs
             .map(|(i, literal)| (input(i), literal))
+            .chain(peers)
             .chain(outputs.map(|(i, literal)| (output(i), literal)))
             .map(|(name, literal)| Ok((name, Stored::new("Capsule::save", literal)?)))
             .collect::<Result<Vec<_>>>()?;
@@ -106,9 +118,12 @@ impl Capsule {
             let view = tensors.tensor(&name).map_err(|e| broken(path, e))?;
             literal_file::to_literal(path, &name, &view)
         };
-        let literals = |count: usize, name: fn(usize) -> String| -> Result<Vec<Literal>> {
+        let literals = |count: usize, name: &dyn Fn(usize) -> String| -> Result<Vec<Literal>> {
             (0..count).map(|i| literal(name(i))).collect()
         };
+        let peers = (0..header.peers)
+            .map(|p| literals(header.inputs, &|i| peer(p, i)))
+            .collect::<Result<Vec<_>>>()?;
         let output_types = header
             .output_types
             .iter()
@@ -120,12 +135,14 @@ impl Capsule {
             .collect::<Result<Vec<_>>>()?;
         let outputs = header
             .has_outputs
-            .then(|| literals(output_types.len(), output))
+            .then(|| literals(output_types.len(), &output))
             .transpose()?;
         Ok(Capsule {
             program,
             options: header.options,
-            inputs: literals(header.inputs, input)?,
+            inputs: literals(header.inputs, &input)?,
+            replica: header.replica,
+            peers,
             output_types,
             outputs,
             cause: header.cause,
@@ -137,6 +154,10 @@ impl Capsule {
 
 fn input(i: usize) -> String {
     format!("input.{i}")
+}
+
+fn peer(peer: usize, i: usize) -> String {
+    format!("peer.{peer}.input.{i}")
 }
 
 fn output(i: usize) -> String {

@@ -13,10 +13,11 @@ use crate::signature::Signature;
 use serde::{Deserialize, Serialize};
 use xla_core::{DType, Literal, Shape};
 
-/// An execution of one program on one device, with everything it takes to run it again.
+/// An execution of one program on one device, with everything it takes to run it again. Where several
+/// replicas ran it together, it is one of them that is told of, and the others' arguments are there too.
 ///
 /// The file is a safetensors file: arguments are the tensors `input.0`, `input.1`, …, results
-/// `output.0`, …, and the program is the text under `program` in the metadata, so that other tools
+/// `output.0`, …, the arguments of the other replicas `peer.0.input.0`, …, and the program is the text under `program` in the metadata, so that other tools
 /// can open it, too.
 ///
 /// ```
@@ -32,6 +33,8 @@ use xla_core::{DType, Literal, Shape};
 ///               }".into(),
 ///     options: CompileOptions::default(),
 ///     inputs: vec![Literal::from_vec(vec![1.0f32, 2.0], [2])?],
+///     replica: 0,
+///     peers: Vec::new(),
 ///     output_types: vec![(DType::F32, Shape::new(&[2]))],
 ///     outputs: Some(vec![Literal::from_vec(vec![2.0f32, 4.0], [2])?]),
 ///     cause: "an example".into(),
@@ -52,6 +55,10 @@ pub struct Capsule {
     pub options: CompileOptions,
     /// The arguments of one device.
     pub inputs: Vec<Literal>,
+    /// Which of the replicas that device ran.
+    pub replica: usize,
+    /// The arguments of the other replicas, in their order.
+    pub peers: Vec<Vec<Literal>>,
     /// Dtypes and shapes of the results.
     pub output_types: Vec<(DType, Shape)>,
     /// The results on that device, where it came to them.

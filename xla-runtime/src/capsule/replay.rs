@@ -4,6 +4,7 @@ use super::Capsule;
 use crate::buffer::Buffer;
 use crate::client::Client;
 use crate::options::ExecuteOptions;
+use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 use xla_core::{DType, Literal, Result};
 
@@ -15,11 +16,10 @@ pub struct Replay {
     pub compile: Duration,
     /// How long each execution took, from the start until its results were computed.
     pub runs: Vec<Duration>,
-    /// The results of the last run, on its first device.
+    /// The results of the last run, on the device that runs what was recorded.
     pub outputs: Vec<Literal>,
     /// For each result how it differs from the recorded one, `None` if in no bit. Nothing where none
-    /// was recorded, or where several devices ran the program, which then all had the arguments of
-    /// one.
+    /// was recorded, or where more devices run the program than there are arguments for.
     pub differences: Option<Vec<Option<Difference>>>,
 }
 
@@ -40,8 +40,8 @@ pub struct Difference {
 }
 
 impl Capsule {
-    /// Compiles the program and runs it so many times, at least once. A program on several devices
-    /// gets the recorded arguments on each.
+    /// Compiles the program and runs it so many times, at least once. A device whose arguments were
+    /// not recorded gets those of the one that was.
     ///
     /// # Errors
     /// Those of [`Client::compile`] and [`Executable::execute`](crate::Executable::execute), above all
@@ -77,15 +77,16 @@ impl Capsule {
                 execution.done.wait(deadline)?;
             }
             times.push(began.elapsed());
-            if let Some(first) = executions.first() {
-                outputs = first
+            if let Some(own) = executions.get(self.replica) {
+                outputs = own
                     .outputs
                     .iter()
                     .map(|output| output.to_literal(deadline))
                     .collect::<Result<Vec<_>>>()?;
             }
         }
-        let recorded = self.outputs.as_ref().filter(|_| devices == 1);
+        let complete = devices == self.peers.len() + 1;
+        let recorded = self.outputs.as_ref().filter(|_| complete);
         let differences = recorded.map(|recorded| {
             let pairs = recorded.iter().zip(&outputs);
             pairs.map(|(was, is)| difference(was, is)).collect()
@@ -100,7 +101,12 @@ impl Capsule {
 
     fn upload(&self, client: &Client, device: usize) -> Result<Vec<Buffer>> {
         let upload = |input: &Literal| client.upload_owned(input.clone(), device);
-        self.inputs.iter().map(upload).collect()
+        let peer = match device.cmp(&self.replica) {
+            Ordering::Less => self.peers.get(device),
+            Ordering::Equal => None,
+            Ordering::Greater => self.peers.get(device - 1),
+        };
+        peer.unwrap_or(&self.inputs).iter().map(upload).collect()
     }
 }
 

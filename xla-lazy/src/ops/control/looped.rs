@@ -166,7 +166,7 @@ impl Loop {
                 }
                 let mut new = vec![next];
                 new.extend_from_slice(&results[..self.carries]);
-                for (stack, &value) in stacks.zip(&results[self.carries..]) {
+                for (stack, &value) in stacks.clone().zip(&results[self.carries..]) {
                     new.push(replaced(f, v[1 + stack], value, position));
                 }
                 new.extend_from_slice(&v[fixed + self.carries..]);

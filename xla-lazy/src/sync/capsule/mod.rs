@@ -8,9 +8,10 @@ pub(super) use wish::is_wanted;
 use super::{Pending, Placement, placement};
 use crate::cache;
 use crate::gang::Gang;
-use crate::lower::{self, Argument, Extent};
+use crate::lower::{self, Argument, Extent, Lowered};
 use crate::sync::{Cause, DeviceValue};
 use crate::trace::{NumberClass, Recording};
+use std::any::Any;
 use std::sync::Arc;
 use xla_core::{Device, Error, Literal, Result};
 use xla_runtime::{Capsule, Client, Versions};
@@ -27,18 +28,31 @@ pub(super) fn begin(
     if !is_wanted() || (extent.live.is_empty() && gang.is_none()) {
         return None;
     }
-    capture(device, &pending.recording, extent, gang, cause)
-        .ok()
-        .map(Box::new)
+    match capture(device, pending, extent, gang, cause) {
+        Ok(capsule) => Some(Box::new(capsule)),
+        Err(error) => {
+            wish::refuse(error);
+            None
+        }
+    }
 }
 
 fn capture(
     device: Device,
-    recording: &Recording,
+    pending: &Pending,
     extent: &Extent,
     gang: Option<&Arc<dyn Gang>>,
     cause: Cause,
 ) -> Result<Capsule> {
+    if extent.ordered {
+        return Err(Error::argument(
+            "debug::capsule",
+            "f",
+            "a function whose collectives stay in one process, since nobody answers others later",
+            "one whose program has collectives of several processes",
+        ));
+    }
+    let recording = &pending.recording;
     let function = recording.function.as_deref();
     // A partitioned program is kept whole, as one for a single device that computes the same.
     let placement = match device.is_virtual() {
@@ -47,16 +61,14 @@ fn capture(
     };
     let lowered = lower::lower(recording, extent, &placement, cache::name_of(function))?;
     let (signature, options) = cache::given(&lowered, &placement, function)?;
-    let inputs = lowered
-        .arguments
-        .iter()
-        .map(|(argument, _)| match argument {
-            Argument::Param(p) => recording.params[*p as usize].value.to_literal(),
-            Argument::Numbers(class) => numbers(recording, extent, *class),
-            Argument::Order => Ok(Literal::scalar(0_i32)),
-        })
-        .collect::<Result<Vec<_>>>()?;
+    let (replica, peers) = match (&placement, gang) {
+        (Placement::Replicas(_), Some(gang)) => others(&**gang, pending, &lowered, extent)?,
+        _ => (0, Vec::new()),
+    };
+    let inputs = arguments(&lowered, recording, extent)?;
     Ok(Capsule {
+        replica,
+        peers,
         program: lowered.text,
         options,
         inputs,
@@ -66,6 +78,43 @@ fn capture(
         error: None,
         versions: Versions::of(&Client::global()?),
     })
+}
+
+/// Which of the replicas this is, and the arguments of the others, who wait for it at the vote.
+fn others(
+    gang: &dyn Gang,
+    own: &Pending,
+    lowered: &Lowered,
+    extent: &Extent,
+) -> Result<(usize, Vec<Vec<Literal>>)> {
+    let mut replica = 0;
+    let mut peers = Vec::new();
+    for (at, proposal) in gang.proposals().iter().enumerate() {
+        let proposal: &dyn Any = &**proposal;
+        match proposal.downcast_ref::<Pending>() {
+            Some(pending) if std::ptr::eq(pending, own) => replica = at,
+            Some(pending) => peers.push(arguments(lowered, &pending.recording, extent)?),
+            None => {
+                return Err(Error::Internal {
+                    what: "debug::capsule",
+                    expected: "recordings as proposals".into(),
+                });
+            }
+        }
+    }
+    Ok((replica, peers))
+}
+
+/// What one replica gives the program.
+fn arguments(lowered: &Lowered, recording: &Recording, extent: &Extent) -> Result<Vec<Literal>> {
+    let arguments = lowered.arguments.iter();
+    arguments
+        .map(|(argument, _)| match argument {
+            Argument::Param(p) => recording.params[*p as usize].value.to_literal(),
+            Argument::Numbers(class) => numbers(recording, extent, *class),
+            Argument::Order => Ok(Literal::scalar(0_i32)),
+        })
+        .collect()
 }
 
 fn numbers(recording: &Recording, extent: &Extent, class: NumberClass) -> Result<Literal> {

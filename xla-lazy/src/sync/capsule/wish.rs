@@ -12,8 +12,8 @@ use xla_runtime::Capsule;
 /// What the calling thread has asked for.
 enum Wish {
     Nothing,
-    /// The last program that runs, or the first that fails.
-    Last(Option<Box<Capsule>>),
+    /// The last program that runs, or the first that fails; the error where it cannot be kept.
+    Last(Option<Result<Box<Capsule>>>),
 }
 
 thread_local! {
@@ -24,6 +24,9 @@ thread_local! {
 /// meanwhile, or the one that failed, to a file: the program, how it is compiled, its arguments and
 /// results, and what it ran on. `cargo run -p xla-runtime --bin xla-replay FILE` runs, times and
 /// compares it again, with any plugin.
+///
+/// Where several replicas run the program together, one of them is enough to ask: the arguments of all
+/// are written, and the results of the one that asked.
 ///
 /// With `XLA_DEBUG=capsule` each program that fails is written to a file
 /// `xla-capsule-PROCESS-NUMBER.safetensors` in the current folder. Either way the arguments of every
@@ -38,7 +41,8 @@ thread_local! {
 ///
 /// # Errors
 /// Those of `f` and of [`crate::sync`], after the file is written; [`Error::Argument`] where no program
-/// ran; [`Error::Io`] for the file.
+/// ran, or one with collectives of several processes, which nobody would answer when it is run again;
+/// [`Error::Io`] for the file.
 #[track_caller]
 pub fn capsule<T>(path: impl AsRef<Path>, f: impl FnOnce() -> Result<T>) -> Result<T> {
     /// Gives the wish around this one back, also after a panic.
@@ -58,7 +62,8 @@ pub fn capsule<T>(path: impl AsRef<Path>, f: impl FnOnce() -> Result<T>) -> Resu
     let _outer = Outer(Some(WISH.replace(Wish::Last(None))));
     let value = f().and_then(|value| sync_at(cause).map(|_| value));
     match (WISH.replace(Wish::Nothing), value) {
-        (Wish::Last(Some(capsule)), value) => {
+        (Wish::Last(Some(Err(refused))), value) => value.and(Err(refused)),
+        (Wish::Last(Some(Ok(capsule))), value) => {
             let saved = capsule.save(path);
             let value = value?;
             saved?;
@@ -88,9 +93,18 @@ pub(crate) fn take(capsule: Box<Capsule>) {
     if on_failure() && capsule.error.is_some() {
         write(&capsule);
     }
+    grant(Ok(capsule));
+}
+
+/// Says why the next program cannot be kept.
+pub(crate) fn refuse(error: Error) {
+    grant(Err(error));
+}
+
+fn grant(capsule: Result<Box<Capsule>>) {
     WISH.with_borrow_mut(|wish| {
         if let Wish::Last(last) = wish
-            && last.as_ref().is_none_or(|known| known.error.is_none())
+            && !matches!(last, Some(Ok(known)) if known.error.is_some())
         {
             *last = Some(capsule);
         }

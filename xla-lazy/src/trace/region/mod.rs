@@ -17,7 +17,7 @@ pub(crate) use replay::replay;
 use super::recording::{Input, NumberClass};
 use crate::grad::Function;
 use crate::op::{Number, OpEntry};
-use crate::stablehlo::{Func, Value as Lowered};
+use crate::stablehlo::{Func, Origin, Value as Lowered};
 use crate::storage::Storage;
 use crate::tensor::Tensor;
 use crate::ty::Ty;
@@ -115,7 +115,12 @@ impl Region {
                             Input::Number(_, k) => numbers[*k as usize],
                         })
                         .collect();
-                    let lowered = entry.op.lower(f, &inputs, node.ty);
+                    let inside = Origin {
+                        op: entry.name,
+                        at: node.location,
+                    };
+                    let lowered =
+                        f.watch_inside(inside, &inputs, |f| entry.op.lower(f, &inputs, node.ty));
                     lowered.map_err(|e| e.at(node.location))?
                 }
             };
