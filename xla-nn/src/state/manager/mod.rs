@@ -19,7 +19,7 @@ use xla_dist::ProcessGroup;
 /// training, removes old ones, and continues from the last.
 ///
 /// What is saved are parts with names, each a [`Stateful`]: model, optimizer, generator, whatever else
-/// the run depends on. They are one [`Checkpoint`] of tensors such as `model/0.weight`, and appear
+/// the run depends on. They are one [`Checkpoint`](super::Checkpoint) of tensors such as `model/0.weight`, and appear
 /// together or not at all: a process that is killed, or a full disk, leaves the checkpoint before.
 ///
 /// ```
@@ -159,7 +159,7 @@ impl CheckpointManager {
     /// # Errors
     /// The error of a [`save_async`](Self::save_async) before, and nothing is saved then;
     /// [`Error::Argument`] for a folder that another manager saves to, or a name that is given twice;
-    /// otherwise as [`Checkpoint::save`].
+    /// otherwise as [`Checkpoint::save`](super::Checkpoint::save).
     #[track_caller]
     pub fn save(&mut self, step: u64, parts: &[(&str, &dyn Stateful)]) -> Result<bool> {
         if self.is_skipped(step) {
@@ -219,7 +219,7 @@ impl CheckpointManager {
     ///
     /// # Errors
     /// [`Error::Argument`] where there is no such step or part; [`Error::StateDict`] with every shape
-    /// and dtype that differs; as [`Checkpoint::open`]; nothing has been changed then. The error of a
+    /// and dtype that differs; as [`Checkpoint::open`](super::Checkpoint::open); nothing has been changed then. The error of a
     /// part that does not take its state, when parts before it have taken theirs; that of a
     /// [`save_async`](Self::save_async) before.
     #[track_caller]
