@@ -225,7 +225,11 @@ fn built(
     let live = extent.live.iter();
     let mut types: Vec<Ty> = live.map(|&i| recording.nodes[i as usize].ty).collect();
     types.extend(lowered.results.iter().skip(types.len()));
-    match partitioned.spreads(&executable, &types)? {
+    let chosen = match partitioned.mesh.len() {
+        1 => Vec::new(),
+        _ => executable.output_shardings()?,
+    };
+    match partitioned.spreads(&chosen, &types) {
         Ok(results) => Ok((lowered, executable, results)),
         Err(other) => {
             let placement = Placement::Partitioned(Box::new(other));

@@ -5,8 +5,7 @@ use crate::lower::Extent;
 use crate::sync::Spread;
 use crate::trace::Recording;
 use crate::ty::Ty;
-use xla_core::{Config, Device, Result};
-use xla_runtime::Executable;
+use xla_core::{Config, Device, Result, Tiling};
 
 /// How a program is spread over the devices of a mesh.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -72,23 +71,18 @@ impl Partitioned {
         &self.parameters[position as usize]
     }
 
-    /// How the results of the compiled program are spread, of these types as a whole. Where the
-    /// compiler has chosen what no axes of the mesh say, the same with such results replicated, to be
-    /// compiled instead.
+    /// How the results of the compiled program are spread, of these types as a whole, by what the
+    /// compiler has chosen; on a mesh of one device it has nothing to choose.
     ///
     /// # Errors
-    /// The runtime's.
+    /// Where no axes of the mesh say what was chosen, the same with such results replicated, to be
+    /// compiled instead.
     pub(crate) fn spreads(
         &self,
-        executable: &Executable,
+        chosen: &[Tiling],
         types: &[Ty],
-    ) -> Result<std::result::Result<Vec<Spread>, Self>> {
-        // On one device there is nothing to choose.
+    ) -> std::result::Result<Vec<Spread>, Self> {
         let alone = self.mesh.len() == 1;
-        let chosen = match alone {
-            true => Vec::new(),
-            false => executable.output_shardings()?,
-        };
         let mut other = self.results.clone();
         other.resize(types.len(), None);
         let mut spreads = Vec::with_capacity(types.len());
@@ -103,13 +97,13 @@ impl Partitioned {
                 None => other[at] = Some(self.replicated()),
             }
         }
-        Ok(match spreads.len() == types.len() {
+        match spreads.len() == types.len() {
             true => Ok(spreads),
             false => Err(Partitioned {
                 results: other,
                 ..self.clone()
             }),
-        })
+        }
     }
 
     /// Whether the result at a position among the live nodes can take over a parameter's memory.

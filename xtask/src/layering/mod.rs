@@ -70,7 +70,7 @@ const RULES: [Rule; 4] = [
     Rule {
         package: "xla-nn",
         of: "xla_runtime",
-        names: Names::Only(&["context", "metrics"]),
+        names: Names::Only(&["context", "literal_file", "metrics"]),
         exempt: &[],
         reason: "xla-nn names no PJRT type",
     },
