@@ -4,7 +4,9 @@
 
 use rustix::process::{Signal, getpid, getppid, kill_process};
 use std::error::Error;
+use std::fmt::Debug;
 use std::io::Write as _;
+use std::ops::RangeBounds;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 use tempfile::TempDir;
@@ -74,10 +76,11 @@ fn is_alive(pid: &str) -> bool {
         .is_ok_and(|stat| !stat.rsplit(") ").next().unwrap_or("Z").starts_with('Z'))
 }
 
-/// Checks that no noted process is left, or will be in a moment.
-fn assert_gone(folder: &Path, ranks: usize) {
+/// Checks that no noted process is left, or will be in a moment, where so many ranks have noted theirs.
+/// A launch that fails early may stop others before they have.
+fn assert_gone(folder: &Path, ranks: impl RangeBounds<usize> + Debug) {
     let pids = notes(folder, "process");
-    assert_eq!(pids.len(), ranks);
+    assert!(ranks.contains(&pids.len()), "{ranks:?}: {pids:?}");
     let end = Instant::now() + Duration::from_secs(10);
     while pids.iter().any(|pid| is_alive(pid)) {
         assert!(Instant::now() < end, "of {pids:?} some are left");
@@ -106,7 +109,8 @@ fn fails(
             assert!(error.contains(word), "without {word:?}: {error}");
         }
         let folder = folder();
-        assert_gone(&folder, size * devices);
+        let all = size * devices;
+        assert_gone(&folder, all..=all);
         for told in notes(&folder, "error") {
             for word in others {
                 assert!(told.contains(word), "without {word:?}: {told}");
@@ -253,7 +257,7 @@ fn a_rank_that_returns_while_others_go_on() {
         });
         let error = failed.unwrap_err().to_string();
         assert!(error.contains("rank 3"), "{error}");
-        assert_gone(&folder(), 4);
+        assert_gone(&folder(), 4..=4);
     });
 }
 
@@ -275,7 +279,7 @@ fn without_a_group(has_none: fn(usize) -> bool, words: &[&str]) {
         for word in words {
             assert!(error.contains(word), "without {word:?}: {error}");
         }
-        assert_gone(&folder(), 4);
+        assert_gone(&folder(), 1..=4);
     });
 }
 
@@ -323,7 +327,7 @@ fn an_interrupt_during_a_collective() {
     });
     let Some(status) = status else { return };
     assert_eq!(status.code(), Some(130), "{status}");
-    assert_gone(own.path(), 4);
+    assert_gone(own.path(), 4..=4);
 }
 
 #[test]

@@ -292,6 +292,21 @@ fn all_dtypes_are_sent_and_read_block_by_block() {
 }
 
 #[test]
+fn a_sharding_serves_each_rank_that_it_fits() {
+    with_devices(2, || {
+        let mesh = Mesh::all("x").unwrap();
+        let of_two = NamedSharding::new(&mesh, ("x", ())).unwrap();
+        let of_one = NamedSharding::new(&mesh, "x").unwrap();
+        assert_eq!(of_one, of_two);
+        assert!(Tensor::zeros([4], &of_two).is_err());
+        let matrix = Tensor::ones([4, 2], &of_two).unwrap();
+        let vector = Tensor::ones([4], &of_one).unwrap();
+        let sum = matrix.sum(1, false).unwrap().add(&vector).unwrap();
+        assert_eq!(sum.to_vec::<f32>().unwrap(), [3.0; 4]);
+    });
+}
+
+#[test]
 fn a_compiled_function_goes_by_how_its_arguments_are_spread() {
     with_devices(4, || {
         let mesh = Mesh::all("x").unwrap();

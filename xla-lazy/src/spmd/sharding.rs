@@ -67,7 +67,9 @@ impl NamedSharding {
     pub(crate) fn interned(&self) -> &'static NamedSharding {
         static KNOWN: Mutex<Vec<&'static NamedSharding>> = Mutex::new(Vec::new());
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(same) = known.iter().find(|sharding| **sharding == self) {
+        // Equal ones may differ in how many axes they speak of, which not every tensor has.
+        let same = |other: &&&NamedSharding| **other == self && other.spec.len() == self.spec.len();
+        if let Some(same) = known.iter().find(same) {
             return same;
         }
         let new: &'static NamedSharding = Box::leak(Box::new(self.clone()));
