@@ -18,7 +18,7 @@ mod visualize;
 
 pub use crate::ops::{axis_index, shard_map};
 pub use mesh::Mesh;
-pub(crate) use mode::{adopt, mesh_of, used_on};
+pub(crate) use mode::{adopt, apart, mesh_of, used_on};
 pub use mode::{current_mesh, default_device, enable, is_enabled, scope};
 pub(crate) use partitioned::Partitioned;
 pub use region::manual_mesh;

@@ -176,6 +176,30 @@ pub fn default_device(what: &'static str) -> Result<Device> {
     Ok(mesh.device())
 }
 
+/// The error of operands on two devices, which names the meshes if that is what they are.
+#[cold]
+pub(crate) fn apart(
+    op: &'static str,
+    left: Device,
+    right: Device,
+    at: &'static Location<'static>,
+) -> Error {
+    match (Mesh::of(left), Mesh::of(right)) {
+        (Some(left), Some(right)) => Error::Mesh {
+            op,
+            expected: format!("operands on one mesh, that of {left}"),
+            got: format!("one on that of {right}; to_sharding() brings it over"),
+            at: at.into(),
+        },
+        _ => Error::DeviceMismatch {
+            op,
+            left,
+            right,
+            at: at.into(),
+        },
+    }
+}
+
 /// Where a tensor on this device is used: in a process with a mesh, on that.
 pub(crate) fn used_on(device: Device) -> Device {
     match is_enabled() && !device.is_virtual() {

@@ -2,10 +2,10 @@
 
 use super::spec::{AxisPart, Part, SpecAxes};
 use super::{Mesh, PartitionSpec};
+use crate::intern::Interned;
 use std::fmt;
 use std::ops::Range;
 use std::panic::Location;
-use std::sync::{Mutex, PoisonError};
 use xla_core::{Error, Result, Shape, Site};
 
 /// A mesh, and over which of its axes the axes of a tensor are split. As
@@ -65,16 +65,9 @@ impl NamedSharding {
 
     /// The same for as long as the process lives; there are few.
     pub(crate) fn interned(&self) -> &'static NamedSharding {
-        static KNOWN: Mutex<Vec<&'static NamedSharding>> = Mutex::new(Vec::new());
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         // Equal ones may differ in how many axes they speak of, which not every tensor has.
-        let same = |other: &&&NamedSharding| **other == self && other.spec.len() == self.spec.len();
-        if let Some(same) = known.iter().find(same) {
-            return same;
-        }
-        let new: &'static NamedSharding = Box::leak(Box::new(self.clone()));
-        known.push(new);
-        new
+        let kept = Interned::new("NamedSharding", (self.clone(), self.spec.len()));
+        &kept.get().0
     }
 
     /// The sharding by which each device of the mesh has the whole tensor.
@@ -82,6 +75,23 @@ impl NamedSharding {
         NamedSharding {
             mesh: *mesh,
             spec: PartitionSpec::replicated(),
+        }
+    }
+
+    /// The error of a call that this sharding is no good for: `target` is what it is to be applied to.
+    pub(crate) fn refused(
+        &self,
+        op: &'static str,
+        target: String,
+        reason: impl Into<String>,
+        at: impl Into<Site>,
+    ) -> Error {
+        Error::Sharding {
+            op,
+            sharding: self.spec.to_string(),
+            target,
+            reason: reason.into(),
+            at: at.into(),
         }
     }
 
@@ -106,13 +116,8 @@ impl NamedSharding {
 
     fn check_axes(&self) -> Result<()> {
         let bad = |reason: String| {
-            Err(Error::Sharding {
-                op: "NamedSharding::new",
-                sharding: self.spec.to_string(),
-                target: format!("the mesh of {}", self.mesh),
-                reason,
-                at: Site::NONE,
-            })
+            let target = format!("the mesh of {}", self.mesh);
+            Err(self.refused("NamedSharding::new", target, reason, Site::NONE))
         };
         let mut seen: Vec<&str> = Vec::new();
         for name in self.spec.axes().iter().flat_map(SpecAxes::names) {
@@ -148,17 +153,12 @@ impl NamedSharding {
         if self.spec.len() <= shape.rank() {
             return Ok(());
         }
-        Err(Error::Sharding {
-            op,
-            sharding: self.spec.to_string(),
-            target: format!("shape {shape:?}"),
-            reason: format!(
-                "it speaks of {} axes, the tensor has {}",
-                self.spec.len(),
-                shape.rank()
-            ),
-            at: Site::NONE,
-        })
+        let reason = format!(
+            "it speaks of {} axes, the tensor has {}",
+            self.spec.len(),
+            shape.rank()
+        );
+        Err(self.refused(op, format!("shape {shape:?}"), reason, Site::NONE))
     }
 
     /// Into how many blocks each axis of a tensor of this rank is split.

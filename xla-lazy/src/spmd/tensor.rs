@@ -90,9 +90,8 @@ fn mark<'a>(
     sharding.check(op, tensor.shape()).map_err(|e| e.at(at))?;
     refuse_blocks(op, sharding, at)?;
     if tensor.view.as_ref().is_some_and(|view| !view.shows_all()) {
-        return Err(refused(
+        return Err(sharding.refused(
             op,
-            sharding,
             format!("a view of shape {}", tensor.shape()),
             "the tensor that it is a view of can be spread, or a copy of the view",
             at,
@@ -125,23 +124,7 @@ fn refuse_blocks(
     }
     let target = "a tensor in the body of a shard_map".into();
     let reason = "each device has a block of its own there; spread the results of the shard_map";
-    Err(refused(op, sharding, target, reason, at))
-}
-
-fn refused(
-    op: &'static str,
-    sharding: &NamedSharding,
-    target: String,
-    reason: impl Into<String>,
-    at: &'static Location<'static>,
-) -> Error {
-    Error::Sharding {
-        op,
-        sharding: sharding.spec().to_string(),
-        target,
-        reason: reason.into(),
-        at: at.into(),
-    }
+    Err(sharding.refused(op, target, reason, at))
 }
 
 /// The picture of [`visualize_sharding`] for a tensor, as the compiler has spread it where nobody said.
@@ -200,7 +183,7 @@ impl Tensor {
                 "the sharding is for the mesh of {}; bring the tensor to its device() first",
                 sharding.mesh()
             );
-            return Err(refused(OP, sharding, target, reason, at));
+            return Err(sharding.refused(OP, target, reason, at));
         }
         let constrained = ops::constrained(self, sharding, at)?;
         constrained.storage.lock().mark = Some(sharding.clone());
@@ -341,13 +324,7 @@ impl Tensor {
         };
         let missing = |index: &[Range<usize>]| {
             let target = format!("a tensor of shape {}", self.shape());
-            refused(
-                OP,
-                &sharding,
-                target,
-                format!("no shard has the index {index:?}"),
-                at,
-            )
+            sharding.refused(OP, target, format!("no shard has the index {index:?}"), at)
         };
         let block = |index: &[Range<usize>]| {
             let shard = shards.iter().find(|shard| shard.index == index);
@@ -383,7 +360,7 @@ fn of_blocks(
                 literal.dtype(),
                 literal.shape()
             );
-            return Err(refused(op, sharding, target, reason, at));
+            return Err(sharding.refused(op, target, reason, at));
         }
         Ok(literal)
     })

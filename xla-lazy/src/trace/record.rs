@@ -6,7 +6,7 @@ use super::scope::{enable_grad, is_grad_enabled, no_grad, recorder};
 use super::{Blocked, State, Trace};
 use crate::gang::Gang;
 use crate::op::{Number, OpEntry, Operand, Operator};
-use crate::spmd::{self, Mesh};
+use crate::spmd;
 use crate::storage::{History, Storage, Value, thread_token};
 use crate::sync::{self, Cause};
 use crate::tensor::Tensor;
@@ -62,21 +62,7 @@ fn settled_on(
 ) -> Result<Device> {
     let device = spmd::used_on(left);
     if spmd::used_on(right) != device {
-        if let (Some(left), Some(right)) = (Mesh::of(left), Mesh::of(right)) {
-            let error = Error::Mesh {
-                op: entry.name,
-                expected: format!("operands on one mesh, that of {left}"),
-                got: format!("one on that of {right}; to_sharding() brings it over"),
-                at: at.into(),
-            };
-            return Err(error);
-        }
-        return Err(Error::DeviceMismatch {
-            op: entry.name,
-            left,
-            right,
-            at: at.into(),
-        });
+        return Err(spmd::apart(entry.name, left, right, at));
     }
     for operand in operands {
         if let Operand::Tensor(tensor) = operand {

@@ -128,12 +128,10 @@ pub(super) fn device<'a>(
         None => crate::spmd::default_device("scan"),
         Some(first) => match tensors.find(|t| t.device() != first.device()) {
             None => Ok(first.device()),
-            Some(other) => Err(Error::DeviceMismatch {
-                op: "scan",
-                left: first.device(),
-                right: other.device(),
-                at: at.into(),
-            }),
+            Some(other) => {
+                let (left, right) = (first.device(), other.device());
+                Err(crate::spmd::apart("scan", left, right, at))
+            }
         },
     }
 }

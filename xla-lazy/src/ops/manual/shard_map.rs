@@ -99,26 +99,11 @@ fn shardings(
             let reason = "it splits a tensor over a part of an axis; give such parts a mesh with axes \
                           of their own";
             let target = format!("the mesh of {mesh}");
-            return Err(refused(&sharding, target, reason, at));
+            return Err(sharding.refused(OP, target, reason, at));
         }
         all.push(sharding);
     }
     Ok(all)
-}
-
-fn refused(
-    sharding: &NamedSharding,
-    target: String,
-    reason: impl Into<String>,
-    at: &'static Location<'static>,
-) -> Error {
-    Error::Sharding {
-        op: OP,
-        sharding: sharding.spec().to_string(),
-        target,
-        reason: reason.into(),
-        at: at.into(),
-    }
 }
 
 /// A function of blocks to be recorded.
@@ -205,7 +190,7 @@ impl Plan<'_> {
                 "it is for the mesh of {}; bring the tensor to its device() first",
                 self.mesh
             );
-            return Err(refused(sharding, target, reason, at));
+            return Err(sharding.refused(OP, target, reason, at));
         }
         spmd::adopt(&input.storage, OP, at)?;
         check_even(sharding, shape, at)?;
@@ -245,7 +230,7 @@ fn check_even(
                  {over} over, {} missing",
                 tiles - over
             );
-            return Err(refused(sharding, format!("shape {shape:?}"), reason, at));
+            return Err(sharding.refused(OP, format!("shape {shape:?}"), reason, at));
         }
     }
     Ok(())

@@ -3,6 +3,7 @@
 use super::Recorded;
 use super::copy::Copied;
 use crate::op::{Derivative, InputType, OpEntry, Operator};
+use crate::spmd;
 use crate::stablehlo::{Func, Value as Lowered};
 use crate::storage::{History, Storage, Value, thread_token};
 use crate::sync::{self, Cause};
@@ -292,12 +293,8 @@ impl<'a> Open<'a> {
     /// The region's node of a tensor that the body returned.
     fn node_of(&self, result: &Tensor) -> Result<u32> {
         if result.device() != self.trace.device {
-            return Err(Error::DeviceMismatch {
-                op: self.op,
-                left: self.trace.device,
-                right: result.device(),
-                at: self.location.into(),
-            });
+            let (left, right) = (self.trace.device, result.device());
+            return Err(spmd::apart(self.op, left, right, self.location));
         }
         loop {
             let found = with_node(self.op, result, self.location, |trace, _, index| {
