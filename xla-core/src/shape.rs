@@ -165,6 +165,12 @@ impl From<Shape> for Vec<usize> {
     }
 }
 
+impl From<&Shape> for Vec<usize> {
+    fn from(shape: &Shape) -> Self {
+        shape.dims().to_vec()
+    }
+}
+
 impl PartialEq<[usize]> for Shape {
     fn eq(&self, other: &[usize]) -> bool {
         self.dims() == other

@@ -1,60 +1,24 @@
 //! The one error type: each variant says what was called, what was expected, what was found and,
 //! where it is not plain, what to do.
 
+mod call;
+mod conflict;
+mod new;
+mod site;
+mod text;
+
+pub use conflict::{DTypeConflict, ShapeConflict};
+pub use site::Site;
+
 use crate::memory::{LiveTensor, shortage};
-use crate::{DType, Device, Shape};
-use std::fmt;
-use std::panic::Location;
+use crate::{DType, Device};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use text::{indented, misfits, needed};
 
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// The line of the user's program that an operator was called on, when it is known.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub struct Site(Option<&'static Location<'static>>);
-
-impl Site {
-    /// Not known (yet): [`Error::at`] fills it in.
-    pub const NONE: Site = Site(None);
-
-    /// The line that called the function this is written in (which must be `#[track_caller]`).
-    #[track_caller]
-    pub fn caller() -> Site {
-        Site(Some(Location::caller()))
-    }
-
-    /// The file, line and column.
-    pub fn location(self) -> Option<&'static Location<'static>> {
-        self.0
-    }
-}
-
-impl From<&'static Location<'static>> for Site {
-    fn from(location: &'static Location<'static>) -> Self {
-        Site(Some(location))
-    }
-}
-
-impl fmt::Display for Site {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(l) => write!(f, " (at {}:{}:{})", l.file(), l.line(), l.column()),
-            None => Ok(()),
-        }
-    }
-}
-
-impl fmt::Debug for Site {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(l) => write!(f, "{}:{}:{}", l.file(), l.line(), l.column()),
-            None => f.write_str("unknown"),
-        }
-    }
-}
 
 /// Everything that can go wrong, from a bad shape to a dead replica.
 ///
@@ -63,6 +27,7 @@ impl fmt::Debug for Site {
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    // Operands and arguments.
     /// Two shapes that do not broadcast.
     #[error(
         "{op}: shapes {left:?} and {right:?} do not broadcast: aligned at the last axis, lengths must be equal or 1{at}"
@@ -177,6 +142,8 @@ pub enum Error {
         /// The call of the loop.
         at: Site,
     },
+
+    // Devices, meshes and the environment.
     /// A device that does not exist.
     #[error("device xla:{asked} does not exist: this process addresses {count} device(s), xla:0 to xla:{}; set CPU_NUM_DEVICES before the first use for more CPU devices", count.saturating_sub(1))]
     NoSuchDevice {
@@ -221,8 +188,13 @@ pub enum Error {
         /// What it was.
         got: String,
     },
+
+    // Plugins.
     /// No PJRT plugin was found anywhere.
-    #[error("no PJRT plugin for {kind} found; looked in:\n{}\ninstall one with: {install}", .looked_in.iter().map(|p| format!("  {p}")).collect::<Vec<_>>().join("\n"))]
+    #[error(
+        "no PJRT plugin for {kind} found; looked in:\n{}\ninstall one with: {install}",
+        indented(looked_in)
+    )]
     PluginNotFound {
         /// The kind of device wanted.
         kind: String,
@@ -259,6 +231,16 @@ pub enum Error {
         /// The plugin's words.
         message: String,
     },
+    /// Something the plugin does not offer.
+    #[error("the plugin does not offer {what}{}", needed(*.since))]
+    Unsupported {
+        /// The function or extension.
+        what: &'static str,
+        /// The API version that brought it, (0, 0) where that is not the reason.
+        since: (i32, i32),
+    },
+
+    // Programs and their execution.
     /// A program for which a device has no memory left. Nothing was executed where the sizes are
     /// known, and what was there before is still there.
     #[error(
@@ -276,14 +258,6 @@ pub enum Error {
         message: String,
         /// The largest tensors on the device, largest first, with the lines that made them.
         largest: Vec<LiveTensor>,
-    },
-    /// Something the plugin does not offer.
-    #[error("the plugin does not offer {what}{}", if *.since == (0, 0) { String::new() } else { format!(" (needs PJRT API {}.{})", .since.0, .since.1) })]
-    Unsupported {
-        /// The function or extension.
-        what: &'static str,
-        /// The API version that brought it, (0, 0) where that is not the reason.
-        since: (i32, i32),
     },
     /// A program the compiler refused.
     #[error("compiling {name} ({nodes} operators) failed: {message}")]
@@ -355,6 +329,8 @@ pub enum Error {
         /// What went wrong.
         source: Arc<Error>,
     },
+
+    // Replicas and groups.
     /// Replicas that recorded different programs.
     #[error(
         "replicas diverged at operator {index}: rank {rank} recorded {left}, rank {other_rank} recorded {right}; every rank must record the same operators up to each collective"
@@ -425,6 +401,8 @@ pub enum Error {
         /// What to do.
         advice: &'static str,
     },
+
+    // Processes and what connects them.
     /// A call of the operating system that failed.
     #[error("{call}: {source}")]
     System {
@@ -475,16 +453,8 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
-    /// Something that this build was made without.
-    #[error("{what} needs the feature `{feature}`, which this build lacks; to have it: {commands}")]
-    MissingFeature {
-        /// What needs it.
-        what: &'static str,
-        /// The cargo feature.
-        feature: &'static str,
-        /// The commands that give it.
-        commands: &'static str,
-    },
+
+    // Files and saved states.
     /// A file that cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {
@@ -522,6 +492,8 @@ pub enum Error {
         /// The call.
         at: Site,
     },
+
+    // Compiled functions.
     /// A compiled function that would have to execute something while it is recorded, or do what
     /// cannot be repeated without running it again.
     #[error(
@@ -574,6 +546,18 @@ pub enum Error {
         /// The line of the operator.
         at: Site,
     },
+
+    // This library.
+    /// Something that this build was made without.
+    #[error("{what} needs the feature `{feature}`, which this build lacks; to have it: {commands}")]
+    MissingFeature {
+        /// What needs it.
+        what: &'static str,
+        /// The cargo feature.
+        feature: &'static str,
+        /// The commands that give it.
+        commands: &'static str,
+    },
     /// An invariant of this library that did not hold: a bug here, never the user's.
     #[error("internal error in {what}: expected {expected}; please report this as a bug")]
     Internal {
@@ -582,223 +566,4 @@ pub enum Error {
         /// The invariant.
         expected: String,
     },
-}
-
-/// A name under which a saved state holds a tensor of another shape.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ShapeConflict {
-    /// The name.
-    pub key: String,
-    /// The shape it should have.
-    pub expected: Vec<usize>,
-    /// The shape it has in the state.
-    pub got: Vec<usize>,
-}
-
-/// A name under which a saved state holds a tensor of another dtype.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DTypeConflict {
-    /// The name.
-    pub key: String,
-    /// The dtype it should have.
-    pub expected: DType,
-    /// The dtype it has in the state.
-    pub got: DType,
-}
-
-fn misfits(
-    missing: &[String],
-    unexpected: &[String],
-    mismatched: &[ShapeConflict],
-    mistyped: &[DTypeConflict],
-) -> String {
-    let mut parts = Vec::new();
-    if !missing.is_empty() {
-        parts.push(format!("missing: {}", missing.join(", ")));
-    }
-    if !unexpected.is_empty() {
-        parts.push(format!("unexpected: {}", unexpected.join(", ")));
-    }
-    for ShapeConflict { key, expected, got } in mismatched {
-        parts.push(format!("{key}: expected shape {expected:?}, got {got:?}"));
-    }
-    for DTypeConflict { key, expected, got } in mistyped {
-        parts.push(format!("{key}: expected dtype {expected}, got {got}"));
-    }
-    parts.join("; ")
-}
-
-impl Error {
-    /// A shape error; the caller's line is added by [`Error::at`].
-    pub fn shape(op: &'static str, expected: impl Into<String>, got: impl fmt::Display) -> Self {
-        Error::ShapeMismatch {
-            op,
-            expected: expected.into(),
-            got: got.to_string(),
-            at: Site::NONE,
-        }
-    }
-
-    /// A dtype error; the caller's line is added by [`Error::at`].
-    pub fn dtype(op: &'static str, expected: impl Into<String>, got: DType) -> Self {
-        Error::DTypeMismatch {
-            op,
-            expected: expected.into(),
-            got,
-            at: Site::NONE,
-        }
-    }
-
-    /// An argument error; the caller's line is added by [`Error::at`].
-    pub fn argument(
-        op: &'static str,
-        argument: &'static str,
-        expected: impl Into<String>,
-        got: impl fmt::Display,
-    ) -> Self {
-        Error::Argument {
-            op,
-            argument,
-            expected: expected.into(),
-            got: got.to_string(),
-            at: Site::NONE,
-        }
-    }
-
-    /// An error of the operating system.
-    pub fn system(call: &'static str, source: std::io::Error) -> Self {
-        Error::System {
-            call,
-            source: Arc::new(source),
-        }
-    }
-
-    /// An I/O error on a path.
-    pub fn io(path: impl Into<PathBuf>, source: std::io::Error) -> Self {
-        Error::Io {
-            path: path.into(),
-            source: Arc::new(source),
-        }
-    }
-
-    /// The same error with the call's line, unless it has one already.
-    #[must_use]
-    pub fn at(mut self, location: &'static Location<'static>) -> Self {
-        if let Some(site) = self.site_mut()
-            && site.0.is_none()
-        {
-            *site = location.into();
-        }
-        self
-    }
-
-    /// The same error with this line in place of the one it has: for code that calls on behalf of
-    /// its own caller through a trait object, which does not pass the line on.
-    #[must_use]
-    pub fn relocated(mut self, location: &'static Location<'static>) -> Self {
-        if let Some(site) = self.site_mut() {
-            *site = location.into();
-        }
-        self
-    }
-
-    /// The same error of another operator, where it names one: for an operator that is another one
-    /// and something more, as `add_` is `add`.
-    #[must_use]
-    pub fn named(mut self, name: &'static str) -> Self {
-        if let Error::Broadcast { op, .. }
-        | Error::ShapeMismatch { op, .. }
-        | Error::Axis { op, .. }
-        | Error::DTypeMismatch { op, .. }
-        | Error::DeviceMismatch { op, .. }
-        | Error::IndexOutOfRange { op, .. }
-        | Error::Argument { op, .. }
-        | Error::Mesh { op, .. }
-        | Error::Sharding { op, .. }
-        | Error::Autograd { op, .. }
-        | Error::InBody { op, .. }
-        | Error::ForeignTrace { op, .. } = &mut self
-        {
-            *op = name;
-        }
-        self
-    }
-
-    /// The line of the call, where it is known.
-    pub fn location(&self) -> Option<&'static Location<'static>> {
-        let mut copy = self.clone();
-        copy.site_mut().and_then(|site| site.0)
-    }
-
-    fn site_mut(&mut self) -> Option<&mut Site> {
-        match self {
-            Error::Broadcast { at, .. }
-            | Error::ShapeMismatch { at, .. }
-            | Error::Axis { at, .. }
-            | Error::DTypeMismatch { at, .. }
-            | Error::DeviceMismatch { at, .. }
-            | Error::IndexOutOfRange { at, .. }
-            | Error::Argument { at, .. }
-            | Error::Mesh { at, .. }
-            | Error::Sharding { at, .. }
-            | Error::Autograd { at, .. }
-            | Error::InBody { at, .. }
-            | Error::NotANumber { at, .. }
-            | Error::Step { at, .. }
-            | Error::StateDict { at, .. }
-            | Error::GraphBreak { at, .. }
-            | Error::TooManyGraphs { at, .. }
-            | Error::CapturedNumber { at, .. }
-            | Error::CapturedChoice { at, .. }
-            | Error::ForeignTrace { at, .. } => Some(at),
-            _ => None,
-        }
-    }
-}
-
-impl From<&Shape> for Vec<usize> {
-    fn from(shape: &Shape) -> Self {
-        shape.dims().to_vec()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_error_names_operator_shapes_and_line() {
-        let here = Location::caller();
-        let error = Error::Broadcast {
-            op: "add",
-            left: vec![2, 3],
-            right: vec![4],
-            at: Site::NONE,
-        };
-        let text = error.at(here).to_string();
-        assert!(
-            text.starts_with("add: shapes [2, 3] and [4] do not broadcast"),
-            "{text}"
-        );
-        assert!(
-            text.contains(&format!("error.rs:{}", here.line())),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn an_error_can_be_anothers() {
-        let error = Error::dtype("exp", "a float dtype", DType::I64).named("exp_");
-        assert_eq!(error.to_string(), "exp_: expected a float dtype, got i64");
-    }
-
-    #[test]
-    fn the_first_line_wins() {
-        let first = Location::caller();
-        let error = Error::dtype("exp", "a float dtype", DType::I64).at(first);
-        let second = Location::caller();
-        let error = error.at(second);
-        assert_eq!(error.location().map(Location::line), Some(first.line()));
-        assert_eq!(error.relocated(second).location(), Some(second));
-    }
 }
