@@ -8,7 +8,7 @@ use std::panic::Location;
 pub struct Site(Option<&'static Location<'static>>);
 
 impl Site {
-    /// Not known (yet): [`Error::at`] fills it in.
+    /// Not known (yet): [`Error::at`](crate::Error::at) fills it in.
     pub const NONE: Site = Site(None);
 
     /// The line that called the function this is written in (which must be `#[track_caller]`).
