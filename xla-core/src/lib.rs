@@ -6,6 +6,7 @@
 //! wants to describe data (a data loader, say) can depend on this crate alone.
 #![forbid(unsafe_code)]
 
+pub mod blocks;
 pub mod config;
 mod device;
 mod dtype;

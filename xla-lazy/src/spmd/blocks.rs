@@ -1,8 +1,7 @@
 //! Blocks of arrays on the host: cut out, padded to the size that devices store, and put together.
 
-use bytemuck::Pod;
-use ndarray::{ArrayViewD, ArrayViewMutD, IxDyn, Slice};
 use std::ops::Range;
+use xla_core::blocks::{self, Block};
 use xla_core::{DType, Error, Literal, Result, Shape};
 
 /// The block of an array at these index ranges.
@@ -10,19 +9,12 @@ use xla_core::{DType, Error, Literal, Result, Shape};
 /// # Errors
 /// None for ranges within the array.
 pub(crate) fn cut(whole: &Literal, index: &[Range<usize>]) -> Result<Literal> {
-    let shape = shape_of(index);
+    let shape = Shape::new(&blocks::dims(index));
     if shape == *whole.shape() {
         return Ok(whole.clone());
     }
     Literal::from_fill(whole.dtype(), &shape, |out| {
-        let from = Block::new(whole.shape(), index);
-        copy(
-            whole.dtype(),
-            whole.bytes(),
-            &from,
-            out,
-            &Block::all(&shape),
-        )
+        copy(index, whole, &blocks::whole(whole.shape()), out, index)
     })
 }
 
@@ -34,10 +26,8 @@ pub(crate) fn padded(block: Literal, shape: &Shape) -> Result<Literal> {
     if block.shape() == shape {
         return Ok(block);
     }
-    let fits = |(len, room): (&usize, &usize)| len <= room;
-    if block.shape().rank() != shape.rank()
-        || !block.shape().dims().iter().zip(shape.dims()).all(fits)
-    {
+    let (own, room) = (blocks::whole(block.shape()), blocks::whole(shape));
+    if !blocks::contains(&room, &own) {
         return Err(Error::shape(
             "local shards",
             format!("a block of at most {shape}"),
@@ -45,9 +35,7 @@ pub(crate) fn padded(block: Literal, shape: &Shape) -> Result<Literal> {
         ));
     }
     Literal::from_fill(block.dtype(), shape, |out| {
-        let to = Block::new(shape, &ranges(block.shape()));
-        let from = Block::all(block.shape());
-        copy(block.dtype(), block.bytes(), &from, out, &to)
+        copy(&own, &block, &own, out, &room)
     })
 }
 
@@ -56,96 +44,52 @@ pub(crate) fn padded(block: Literal, shape: &Shape) -> Result<Literal> {
 /// # Errors
 /// None for ranges of at most the block's lengths.
 pub(crate) fn unpadded(block: Literal, index: &[Range<usize>]) -> Result<Literal> {
-    let own: Vec<Range<usize>> = index.iter().map(|range| 0..range.len()).collect();
-    cut(&block, &own)
+    cut(&block, &blocks::whole(&blocks::dims(index)))
 }
 
 /// The array that blocks at these index ranges make up.
 ///
 /// # Errors
 /// None for ranges within the array that are as long as their blocks, or shorter by padding.
-pub(crate) fn joined(
-    dtype: DType,
-    shape: &Shape,
-    blocks: &[(Vec<Range<usize>>, Literal)],
-) -> Result<Literal> {
+pub(crate) fn joined(dtype: DType, shape: &Shape, parts: &[(Block, Literal)]) -> Result<Literal> {
+    let whole = blocks::whole(shape);
     Literal::from_fill(dtype, shape, |out| {
-        for (index, block) in blocks {
-            let own: Vec<Range<usize>> = index.iter().map(|range| 0..range.len()).collect();
-            let from = Block::new(block.shape(), &own);
-            copy(dtype, block.bytes(), &from, out, &Block::new(shape, index))?;
+        for (index, part) in parts {
+            // Its padding included, which may lie beyond the end of the array.
+            let lengths = index.iter().zip(part.shape().dims());
+            let stored: Block = lengths
+                .map(|(range, length)| range.start..range.start + length)
+                .collect();
+            copy(index, part, &stored, out, &whole)?;
         }
         Ok(())
     })
 }
 
-fn ranges(shape: &Shape) -> Vec<Range<usize>> {
-    shape.dims().iter().map(|&len| 0..len).collect()
-}
-
-fn shape_of(index: &[Range<usize>]) -> Shape {
-    let lengths: Vec<usize> = index.iter().map(Range::len).collect();
-    Shape::new(&lengths)
-}
-
-/// A block of an array in row-major order.
-struct Block {
-    dims: Vec<usize>,
-    index: Vec<Range<usize>>,
-}
-
-impl Block {
-    fn new(shape: &Shape, index: &[Range<usize>]) -> Self {
-        Block {
-            dims: shape.dims().to_vec(),
-            index: index.to_vec(),
-        }
-    }
-
-    fn all(shape: &Shape) -> Self {
-        Block::new(shape, &ranges(shape))
-    }
-
-    fn slice(&self, axis: usize) -> Slice {
-        let range = &self.index[axis];
-        Slice::new(range.start as isize, Some(range.end as isize), 1)
-    }
-}
-
-fn copy(dtype: DType, from: &[u8], source: &Block, to: &mut [u8], target: &Block) -> Result<()> {
-    match dtype.size() {
-        1 => copy_words::<u8>(from, source, to, target),
-        2 => copy_words::<u16>(from, source, to, target),
-        4 => copy_words::<u32>(from, source, to, target),
-        _ => copy_words::<u64>(from, source, to, target),
-    }
-}
-
-fn copy_words<T: Pod>(from: &[u8], source: &Block, to: &mut [u8], target: &Block) -> Result<()> {
-    let wrong = |what: String| Error::Internal {
-        what: "blocks",
-        expected: what,
+/// Copies the elements at `common` from the block `from` at `source` to the one at `target` in `to`, each
+/// in row-major order.
+fn copy(
+    common: &[Range<usize>],
+    from: &Literal,
+    source: &[Range<usize>],
+    to: &mut [u8],
+    target: &[Range<usize>],
+) -> Result<()> {
+    let size = from.dtype().size();
+    let holds = |block: &[Range<usize>], bytes: &[u8]| {
+        let room = blocks::volume(block).and_then(|volume| volume.checked_mul(size));
+        blocks::contains(block, common) && room == Some(bytes.len())
     };
-    for block in [source, target] {
-        let mut axes = block.index.iter().zip(&block.dims);
-        if block.index.len() != block.dims.len() || !axes.all(|(range, len)| range.end <= *len) {
-            return Err(wrong(format!(
-                "a block {:?} within {:?}",
-                block.index, block.dims
-            )));
-        }
+    if !holds(source, from.bytes()) || !holds(target, to) {
+        let [common, source, target] = [common, source, target].map(blocks::text);
+        return Err(Error::Internal {
+            what: "blocks",
+            expected: format!("{common} in arrays at {source} and {target}"),
+        });
     }
-    let from = bytemuck::try_cast_slice::<u8, T>(from).map_err(|e| wrong(e.to_string()))?;
-    let to = bytemuck::try_cast_slice_mut::<u8, T>(to).map_err(|e| wrong(e.to_string()))?;
-    let from =
-        ArrayViewD::from_shape(IxDyn(&source.dims), from).map_err(|e| wrong(e.to_string()))?;
-    let mut to =
-        ArrayViewMutD::from_shape(IxDyn(&target.dims), to).map_err(|e| wrong(e.to_string()))?;
-    let from = from.slice_each_axis(|axis| source.slice(axis.axis.index()));
-    let mut to = to.slice_each_axis_mut(|axis| target.slice(axis.axis.index()));
-    if from.shape() != to.shape() {
-        return Err(wrong(format!("{:?} as {:?}", to.shape(), from.shape())));
+    for run in blocks::runs(common, source, target) {
+        let bytes = &from.bytes()[run.from * size..][..run.len * size];
+        to[run.to * size..][..bytes.len()].copy_from_slice(bytes);
     }
-    to.assign(&from);
     Ok(())
 }

@@ -1,11 +1,11 @@
 //! The index of a checkpoint: which tensors there are, and in which file each of their blocks is.
 
-use super::blocks::{self, Block};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
+use xla_core::blocks::{self, Block};
 use xla_core::{DType, Error, Result};
 use xla_runtime::literal_file::foreign;
 
@@ -105,14 +105,10 @@ impl Entry {
     /// elements in common is seen when they are read.
     fn check(&self) -> Result<(), String> {
         let name = &self.name;
+        let whole = blocks::whole(&self.shape);
         let mut held = Some(0_usize);
         for Stored { block, file, .. } in &self.blocks {
-            let inside = block.len() == self.shape.len()
-                && block
-                    .iter()
-                    .zip(&self.shape)
-                    .all(|(range, &length)| range.start <= range.end && range.end <= length);
-            if !inside {
+            if !blocks::contains(&whole, block) {
                 let block = blocks::text(block);
                 return Err(format!("{name} {:?} with a block {block}", self.shape));
             }
@@ -122,7 +118,7 @@ impl Entry {
             }
             held = blocks::volume(block).and_then(|volume| held?.checked_add(volume));
         }
-        let expected = blocks::volume(&blocks::whole(&self.shape));
+        let expected = blocks::volume(&whole);
         let bytes = expected.and_then(|n| n.checked_mul(self.dtype.size()));
         match (held, expected, bytes) {
             (Some(held), Some(expected), Some(_)) if held == expected => Ok(()),

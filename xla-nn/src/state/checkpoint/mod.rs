@@ -1,6 +1,5 @@
 //! Checkpoints: states in folders, written by several threads and processes, read in any layout.
 
-mod blocks;
 mod draft;
 mod fit;
 mod index;
@@ -17,7 +16,6 @@ pub(super) use save::{Order, Save};
 
 use super::StateDict;
 use crate::IncompatibleKeys;
-use blocks::Block;
 use fit::{Misfits, Wanted};
 use index::{Entry, Index};
 use rayon::prelude::*;
@@ -26,6 +24,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
+use xla_core::blocks::{self, Block};
 use xla_core::{DType, Error, Literal, Result};
 use xla_dist as dist;
 use xla_lazy::{TensorOptions, no_grad};
@@ -186,10 +185,7 @@ impl Checkpoint {
     pub fn read_block(&self, name: &str, block: &[Range<usize>]) -> Result<Literal> {
         let here = Location::caller();
         let entry = self.known(name, here)?;
-        let inside = |(range, &length): (&Range<usize>, &usize)| {
-            range.start <= range.end && range.end <= length
-        };
-        if block.len() != entry.shape.len() || !block.iter().zip(&entry.shape).all(inside) {
+        if !blocks::contains(&blocks::whole(&entry.shape), block) {
             let expected = format!("ranges in the shape {:?} of {name}", entry.shape);
             let got = blocks::text(block);
             let error = Error::argument("Checkpoint::read_block", "block", expected, got);

@@ -1,8 +1,8 @@
 //! Where tensors are: in which blocks one is kept, and one made of blocks.
 
-use super::blocks::{self, Block};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use xla_core::blocks::{self, Block};
 use xla_core::{DType, Device, Error, Literal, Result, Shape};
 use xla_lazy::Tensor;
 use xla_lazy::spmd::NamedSharding;

@@ -1,10 +1,10 @@
 //! Who writes what: each block once, whoever has it, and all have about as much to write.
 
-use super::blocks::{self, Block};
 use super::index::dtype_name;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ops::Range;
+use xla_core::blocks::{self, Block};
 use xla_core::{DType, Error, Result};
 
 /// The blocks that one writer has of a tensor, each once.

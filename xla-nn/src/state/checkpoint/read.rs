@@ -1,6 +1,5 @@
 //! Blocks from files: only the bytes that are asked for.
 
-use super::blocks::{self, Block, Run};
 use super::index::{EXPECTED, Entry, Index, Stored};
 use rayon::prelude::*;
 use safetensors::tensor::Metadata;
@@ -9,6 +8,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use xla_core::blocks::{self, Block, Run};
 use xla_core::{Error, Literal, Result, Shape};
 use xla_runtime::literal_file::{dtype_of, foreign};
 

@@ -1,10 +1,10 @@
 //! Blocks to files, several at a time.
 
-use super::blocks::{self, Block};
 use super::index;
 use std::collections::HashSet;
 use std::path::Path;
 use std::thread;
+use xla_core::blocks::{self, Block};
 use xla_core::{Error, Literal, Result};
 use xla_runtime::literal_file::{self, Stored};
 

@@ -1,29 +1,38 @@
-//! Blocks of a tensor: how they overlap, and which bytes of one are which of another.
+//! Blocks of an array: how they overlap, and which elements of one are which of another. Devices of a
+//! mesh hold an array in blocks, and so do the files of a checkpoint.
 
 use std::ops::Range;
 
 /// A range of indices on each axis; none at all for a scalar.
-pub(crate) type Block = Vec<Range<usize>>;
+pub type Block = Vec<Range<usize>>;
 
-/// The block that is all of a tensor.
-pub(super) fn whole(dims: &[usize]) -> Block {
+/// The block that is all of an array.
+pub fn whole(dims: &[usize]) -> Block {
     dims.iter().map(|&length| 0..length).collect()
 }
 
 /// A block's own dimensions.
-pub(super) fn dims(block: &[Range<usize>]) -> Vec<usize> {
+pub fn dims(block: &[Range<usize>]) -> Vec<usize> {
     block.iter().map(ExactSizeIterator::len).collect()
 }
 
 /// Number of elements; `None` where that is beyond what can be counted.
-pub(super) fn volume(block: &[Range<usize>]) -> Option<usize> {
+pub fn volume(block: &[Range<usize>]) -> Option<usize> {
     block
         .iter()
         .try_fold(1_usize, |product, range| product.checked_mul(range.len()))
 }
 
-/// What two blocks of one tensor have in common; `None` where that is nothing.
-pub(super) fn overlap(a: &[Range<usize>], b: &[Range<usize>]) -> Option<Block> {
+/// Whether `inner` is a block, perhaps without elements, of what `outer` is one of, and lies in it.
+pub fn contains(outer: &[Range<usize>], inner: &[Range<usize>]) -> bool {
+    let within = |(outer, inner): (&Range<usize>, &Range<usize>)| {
+        outer.start <= inner.start && inner.start <= inner.end && inner.end <= outer.end
+    };
+    outer.len() == inner.len() && outer.iter().zip(inner).all(within)
+}
+
+/// What two blocks of one array have in common; `None` where that is nothing.
+pub fn overlap(a: &[Range<usize>], b: &[Range<usize>]) -> Option<Block> {
     let common: Block = a
         .iter()
         .zip(b)
@@ -36,7 +45,7 @@ pub(super) fn overlap(a: &[Range<usize>], b: &[Range<usize>]) -> Option<Block> {
 }
 
 /// As it is written in names and errors: `[0:64,0:784]`.
-pub(super) fn text(block: &[Range<usize>]) -> String {
+pub fn text(block: &[Range<usize>]) -> String {
     let ranges: Vec<String> = block
         .iter()
         .map(|range| format!("{}:{}", range.start, range.end))
@@ -46,17 +55,26 @@ pub(super) fn text(block: &[Range<usize>]) -> String {
 
 /// Elements that follow each other in two blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Run {
+pub struct Run {
     /// Position of the first one in the block that is read, in elements.
-    pub(super) from: usize,
+    pub from: usize,
     /// Its position in the block that is filled.
-    pub(super) to: usize,
+    pub to: usize,
     /// How many they are.
-    pub(super) len: usize,
+    pub len: usize,
 }
 
 /// The elements of `common`, which lies in both blocks, in ascending order of both.
-pub(super) fn runs(
+///
+/// ```
+/// use xla_core::blocks::{Run, overlap, runs};
+/// // The middle columns of a 2x6 array, in the block that is read and in that of its last row.
+/// let (read, filled) = ([0..2, 2..5], [1..2, 0..6]);
+/// let common = overlap(&read, &filled).unwrap();
+/// let runs: Vec<Run> = runs(&common, &read, &filled).collect();
+/// assert_eq!(runs, [Run { from: 3, to: 2, len: 3 }]);
+/// ```
+pub fn runs(
     common: &[Range<usize>],
     from: &[Range<usize>],
     to: &[Range<usize>],
