@@ -102,6 +102,24 @@ fn made(
     })
 }
 
+/// Ones, or zeros.
+fn constant(
+    op: &'static str,
+    shape: impl IntoShape,
+    options: impl Into<TensorOptions>,
+    one: bool,
+    at: &'static Location<'static>,
+) -> Result<Tensor> {
+    let Made {
+        shape,
+        dtype,
+        device,
+        options,
+    } = made(op, shape, options, DType::F32, at)?;
+    let entry = entry(Constant { dtype, shape, one });
+    options.spread(op, record_on(device, entry, &[], at)?, at)
+}
+
 impl Tensor {
     /// Zeros. `f32` unless the options name another dtype.
     ///
@@ -109,24 +127,7 @@ impl Tensor {
     /// [`Error::Argument`] for a negative length, [`Error::NoReplicaContext`].
     #[track_caller]
     pub fn zeros(shape: impl IntoShape, options: impl Into<TensorOptions>) -> Result<Tensor> {
-        let at = Location::caller();
-        let Made {
-            shape,
-            dtype,
-            device,
-            options,
-        } = made("zeros", shape, options, DType::F32, at)?;
-        let made = record_on(
-            device,
-            entry(Constant {
-                dtype,
-                shape,
-                one: false,
-            }),
-            &[],
-            at,
-        )?;
-        options.spread("zeros", made, at)
+        constant("zeros", shape, options, false, Location::caller())
     }
 
     /// Ones. `f32` unless the options name another dtype.
@@ -135,24 +136,7 @@ impl Tensor {
     /// As [`Tensor::zeros`].
     #[track_caller]
     pub fn ones(shape: impl IntoShape, options: impl Into<TensorOptions>) -> Result<Tensor> {
-        let at = Location::caller();
-        let Made {
-            shape,
-            dtype,
-            device,
-            options,
-        } = made("ones", shape, options, DType::F32, at)?;
-        let made = record_on(
-            device,
-            entry(Constant {
-                dtype,
-                shape,
-                one: true,
-            }),
-            &[],
-            at,
-        )?;
-        options.spread("ones", made, at)
+        constant("ones", shape, options, true, Location::caller())
     }
 
     /// Zeros of this tensor's shape, dtype and device.
