@@ -1,6 +1,7 @@
-//! Contractions in the form that the compiler handles best.
+//! Contractions, also in the form that the compiler handles best.
 
 use super::{Func, Value};
+use crate::ty::ty;
 use xla_core::{Dims, Shape};
 
 /// Axes of the two operands that belong together.
@@ -34,6 +35,35 @@ impl Func {
         let (batch, contract) = (merged(batch, &joined[0]), merged(contract, &joined[1]));
         let product = self.dot_general(a, b, (&batch.0, &batch.1), (&contract.0, &contract.1));
         self.reshape(product, &out)
+    }
+
+    /// Contracts and batches as `stablehlo.dot_general`; the result's axes are batch, free axes of
+    /// `a`, free axes of `b`.
+    pub fn dot_general(
+        &mut self,
+        a: Value,
+        b: Value,
+        batch: Pairs<'_>,
+        contract: Pairs<'_>,
+    ) -> Value {
+        let out = ty(a.dtype(), &self.contracted(a, b, batch, contract));
+        let batching = if batch.0.is_empty() {
+            String::new()
+        } else {
+            format!("batching_dims = {:?} x {:?}, ", batch.0, batch.1)
+        };
+        let precision = match self.precision().stablehlo() {
+            Some(name) => format!(", precision = [{name}, {name}]"),
+            None => String::new(),
+        };
+        self.call(
+            format_args!(
+                "stablehlo.dot_general {a}, {b}, {batching}contracting_dims = {:?} x {:?}{precision}",
+                contract.0, contract.1
+            ),
+            &[a, b],
+            out,
+        )
     }
 
     /// The shape of a contraction's result.
@@ -97,7 +127,6 @@ impl Runs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ty::ty;
     use xla_core::DType;
 
     /// The operation's text for operands of these shapes.

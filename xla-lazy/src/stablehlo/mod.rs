@@ -1,6 +1,7 @@
 //! A typed builder of StableHLO text. It knows the dialect's syntax and types and nothing of
 //! tensors, traces or operators.
 
+mod constant;
 mod contraction;
 mod control;
 mod effect;

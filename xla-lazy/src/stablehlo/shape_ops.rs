@@ -2,9 +2,29 @@
 
 use super::func::{Func, Reduction, Value, join, text_of};
 use crate::ty::ty;
-use xla_core::{DType, Dims, Shape};
+use xla_core::{DType, Dims, Error, Result, Shape};
 
 impl Func {
+    /// `x` expanded to `shape` by NumPy's rule.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] when it does not expand.
+    pub fn broadcast_to(&mut self, x: Value, shape: &Shape) -> Result<Value> {
+        if x.shape() == shape {
+            return Ok(x);
+        }
+        if !x.shape().expands_to(shape) {
+            return Err(Error::shape(
+                "broadcast",
+                format!("a shape that expands to {shape}"),
+                x.shape(),
+            ));
+        }
+        let offset = shape.rank() - x.shape().rank();
+        let axes: Dims = (offset..shape.rank()).collect();
+        Ok(self.broadcast_in_dim(x, shape, &axes))
+    }
+
     /// `x` with its axis `i` at position `axes[i]` of `shape`; other axes repeat it.
     pub fn broadcast_in_dim(&mut self, x: Value, shape: &Shape, axes: &[usize]) -> Value {
         let out = ty(x.dtype(), shape);
