@@ -64,6 +64,7 @@ mod replay;
 mod rmsprop;
 mod sgd;
 mod state;
+mod step;
 mod stepping;
 mod zero;
 
@@ -77,7 +78,8 @@ pub use options::{Hyperparameter, Limit, Setting};
 pub use radam::{RAdam, RAdamOptions};
 pub use rmsprop::{RMSprop, RMSpropOptions};
 pub use sgd::{Sgd, SgdOptions};
-pub use stepping::{Algorithm, Optim, ParamGroup, Step};
+pub use step::Step;
+pub use stepping::{Algorithm, Optim, ParamGroup};
 pub use zero::ZeroRedundancyOptimizer;
 
 use crate::StateDict;

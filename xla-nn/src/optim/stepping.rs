@@ -3,13 +3,14 @@
 
 use super::options::{Hyperparameter, Setting};
 use super::replay::Plan;
+use super::step::{NumberKind, Shared, Step};
 use super::{Moment, Optimizer};
 use crate::StateDict;
 use std::collections::HashSet;
 use std::fmt;
 use std::panic::Location;
-use xla_core::{DType, Device, Error, Literal, Result};
-use xla_lazy::{HostNumber, OwnerId, Tensor, is_compiling, no_grad, spmd};
+use xla_core::{Error, Result};
+use xla_lazy::{HostNumber, OwnerId, Tensor, no_grad};
 
 /// A rule by which a gradient changes a parameter, with its options: the part that distinguishes one
 /// optimizer from another.
@@ -410,163 +411,4 @@ impl Memory {
     pub(super) fn is_empty(&self) -> bool {
         self.tensors.is_empty() && self.numbers.is_empty()
     }
-}
-
-/// What must be equal for a formula's numbers to be those of another parameter of the group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct NumberKind {
-    steps: u64,
-    first: bool,
-    dtype: DType,
-    device: Device,
-}
-
-impl NumberKind {
-    fn of(param: &Tensor, first: bool, steps: u64) -> Self {
-        NumberKind {
-            steps,
-            first,
-            // Half-precision tensors meet numbers in `f32`.
-            dtype: match param.dtype() {
-                DType::F64 => DType::F64,
-                _ => DType::F32,
-            },
-            device: param.device(),
-        }
-    }
-}
-
-/// The numbers of a formula, for all parameters of a kind.
-struct Shared {
-    kind: NumberKind,
-    numbers: Vec<(&'static str, f64)>,
-    case: u32,
-    /// Those that have been asked for.
-    tensors: Vec<(&'static str, Tensor, Option<HostNumber>)>,
-}
-
-impl Shared {
-    /// Those that a compiled function reads at each call.
-    fn host(self) -> Vec<(&'static str, HostNumber)> {
-        let tensors = self.tensors.into_iter();
-        tensors
-            .filter_map(|(name, _, host)| Some((name, host?)))
-            .collect()
-    }
-}
-
-/// One step of one parameter, as an algorithm sees it.
-pub struct Step<'a> {
-    op: &'static str,
-    param: &'a Tensor,
-    grad: Tensor,
-    memory: &'a mut Memory,
-    shared: &'a mut Shared,
-}
-
-impl Step<'_> {
-    /// The parameter.
-    pub fn param(&self) -> &Tensor {
-        self.param
-    }
-
-    /// Its gradient.
-    pub fn grad(&self) -> &Tensor {
-        &self.grad
-    }
-
-    /// The gradient to descend along: negated to maximise, and, where the parameter `decays`, with
-    /// that of the penalty `weight_decay / 2 · |p|²`, by the number of that name.
-    ///
-    /// # Errors
-    /// What the operators return.
-    pub fn descent(&mut self, maximize: bool, decays: bool) -> Result<Tensor> {
-        let mut grad = self.grad.clone();
-        if maximize {
-            grad = grad.neg()?;
-        }
-        if decays {
-            let rate = self.number("weight_decay")?;
-            grad = grad.add(&self.param.mul(&rate)?)?;
-        }
-        Ok(grad)
-    }
-
-    /// Which form the formula has at this step, as [`Moment::case`] says.
-    pub fn case(&self) -> u32 {
-        self.shared.case
-    }
-
-    /// A number of the formula that [`Algorithm::numbers`] has set, as a scalar tensor. It is data of
-    /// the program.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] for a name that it has not set; what [`Tensor::scalar`] returns.
-    pub fn number(&mut self, name: &'static str) -> Result<Tensor> {
-        let shared = &mut *self.shared;
-        if let Some((_, tensor, _)) = shared.tensors.iter().find(|(n, ..)| *n == name) {
-            return Ok(tensor.clone());
-        }
-        let Some((_, value)) = shared.numbers.iter().find(|(n, _)| *n == name) else {
-            let expected = "one that Algorithm::numbers sets";
-            return Err(Error::argument(self.op, "number", expected, name));
-        };
-        let options = (shared.kind.dtype, shared.kind.device);
-        let host = is_compiling().then(|| HostNumber::new(*value));
-        let tensor = match &host {
-            Some(host) => host.tensor(options)?,
-            None => Tensor::scalar(*value, options)?,
-        };
-        shared.tensors.push((name, tensor.clone(), host));
-        Ok(tensor)
-    }
-
-    /// What is remembered under a name: a tensor like the parameter, at first filled with `initial`, and
-    /// spread over a mesh as the parameter is.
-    ///
-    /// # Errors
-    /// What sending the first one to the device returns.
-    pub fn state(&mut self, name: &'static str, initial: f64) -> Result<Tensor> {
-        if let Some((_, tensor)) = self.memory.tensors.iter().find(|(n, _)| *n == name) {
-            return Ok(tensor.clone());
-        }
-        let param = self.param;
-        // From the host, not a recorded constant: then the first step's program, for which it is an
-        // argument, is that of all steps.
-        let initial = filled(param, initial)?;
-        let tensor = match spmd::marked(param) {
-            Some(sharding) => Tensor::from_literal(initial, &sharding)?,
-            None => Tensor::from_literal(initial, param.device())?,
-        };
-        self.memory.tensors.push((name, tensor.clone()));
-        Ok(tensor)
-    }
-
-    /// `p ← p · factor`, by the number of that name.
-    ///
-    /// # Errors
-    /// What the operators return.
-    pub fn scale(&mut self, factor: &'static str) -> Result<()> {
-        let factor = self.number(factor)?;
-        self.param.copy_(&self.param.mul(&factor)?).map(drop)
-    }
-
-    /// `p ← p + rate · direction`, by the number of that name.
-    ///
-    /// # Errors
-    /// What the operators return.
-    pub fn add(&mut self, direction: &Tensor, rate: &'static str) -> Result<()> {
-        let rate = self.number(rate)?;
-        let moved = self.param.add(&direction.mul(&rate)?)?;
-        self.param.copy_(&moved).map(drop)
-    }
-}
-
-/// A literal of the parameter's shape and dtype.
-fn filled(param: &Tensor, value: f64) -> Result<Literal> {
-    if value == 0.0 {
-        return Literal::from_fill(param.dtype(), param.shape(), |_| Ok(()));
-    }
-    let values = vec![value; param.numel()];
-    Ok(Literal::from_vec(values, param.shape())?.cast(param.dtype()))
 }
