@@ -1,6 +1,6 @@
 //! The vocabulary that every other crate of *xla for Rust* speaks: dtypes, shapes and their
-//! broadcasting rules, host literals, device names, typed errors, and configuration that is read
-//! from the environment once.
+//! broadcasting rules, blocks of arrays, host literals, device names, typed errors, and configuration
+//! that is read from the environment once.
 //!
 //! Nothing here talks to a device, opens a file or contains `unsafe` code. A program that only
 //! wants to describe data (a data loader, say) can depend on this crate alone.
