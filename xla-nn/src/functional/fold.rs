@@ -44,7 +44,7 @@ impl<const ADJOINT: bool> Blocks<ADJOINT> {
         let zero = f.constant(x.dtype(), &Shape::scalar(), 0.0);
         let mut taps = vec![x];
         for axis in 0..self.0.axes() {
-            let of = |x: Value| self.0.taps(f, x, zero, axis);
+            let of = |x: Value| self.0.taps(f, x, zero, (axis, self.0.place_of(x, axis)));
             taps = taps.into_iter().flat_map(of).collect();
         }
         let (batch, channels) = (x.shape()[0], x.shape()[1]);
@@ -69,7 +69,8 @@ impl<const ADJOINT: bool> Blocks<ADJOINT> {
             .collect();
         for axis in (0..self.0.axes()).rev() {
             let several = taps.chunks(self.0.kernel[axis]);
-            let sum = |some: &[Value]| self.0.untaps(f, some, axis);
+            let place = (axis, 2 + axis);
+            let sum = |some: &[Value]| self.0.untaps(f, some, place);
             taps = several.filter_map(sum).collect();
         }
         taps[0]

@@ -98,9 +98,29 @@ impl Window {
         x.shape().rank() - self.axes() + axis
     }
 
-    /// `x` with `value` around it so that every window lies inside, on spatial axis `axis`.
-    fn padded(&self, f: &mut Func, x: Value, value: Value, axis: usize) -> Value {
-        let (rank, at) = (x.shape().rank(), self.place_of(x, axis));
+    /// `[.., channels, spatial..]` with the channels last. Neighbours in memory then are alike in
+    /// what a window does with them, so that compilers take several at once, and convolutions want
+    /// them there too.
+    pub(super) fn channels_last(&self, f: &mut Func, x: Value) -> Value {
+        let (channels, rank) = (self.place_of(x, 0) - 1, x.shape().rank());
+        let axes: Dims = (0..channels)
+            .chain(channels + 1..rank)
+            .chain([channels])
+            .collect();
+        f.transpose(x, &axes)
+    }
+
+    /// The inverse of [`Window::channels_last`].
+    pub(super) fn channels_first(&self, f: &mut Func, x: Value) -> Value {
+        let (channels, last) = (self.place_of(x, 0) - 1, x.shape().rank() - 1);
+        let axes: Dims = (0..channels).chain([last]).chain(channels..last).collect();
+        f.transpose(x, &axes)
+    }
+
+    /// `x` with `value` around it so that every window lies inside, on spatial axis `axis`, which is
+    /// axis `at` of `x`.
+    fn padded(&self, f: &mut Func, x: Value, value: Value, axis: usize, at: usize) -> Value {
+        let rank = x.shape().rank();
         let (mut low, mut high) = (vec![0; rank], vec![0; rank]);
         low[at] = self.before()[axis];
         high[at] = self.after()[axis];
@@ -110,11 +130,17 @@ impl Window {
         f.pad(x, value, &low, &high, &vec![0; rank])
     }
 
-    /// What the windows on spatial axis `axis` see as their first element, second, and so on; the
-    /// axis has the output's length in each.
-    pub(super) fn taps(&self, f: &mut Func, x: Value, padding: Value, axis: usize) -> Vec<Value> {
-        let x = self.padded(f, x, padding, axis);
-        let (rank, at) = (x.shape().rank(), self.place_of(x, axis));
+    /// What the windows on spatial axis `axis`, which is axis `at` of `x`, see as their first element,
+    /// second, and so on; the axis has the output's length in each.
+    pub(super) fn taps(
+        &self,
+        f: &mut Func,
+        x: Value,
+        padding: Value,
+        (axis, at): (usize, usize),
+    ) -> Vec<Value> {
+        let x = self.padded(f, x, padding, axis, at);
+        let rank = x.shape().rank();
         let (mut start, mut step) = (vec![0; rank], vec![1; rank]);
         let mut limit = x.shape().dims().to_vec();
         step[at] = self.stride[axis];
@@ -129,10 +155,15 @@ impl Window {
 
     /// The inverse of [`Window::taps`]: the sum of what the windows put on each of the input's
     /// elements.
-    pub(super) fn untaps(&self, f: &mut Func, taps: &[Value], axis: usize) -> Option<Value> {
+    pub(super) fn untaps(
+        &self,
+        f: &mut Func,
+        taps: &[Value],
+        (axis, at): (usize, usize),
+    ) -> Option<Value> {
         let mut sum = None;
         for (k, &tap) in taps.iter().enumerate() {
-            let (rank, at) = (tap.shape().rank(), self.place_of(tap, axis));
+            let rank = tap.shape().rank();
             let (mut low, mut high, mut interior) = (vec![0; rank], vec![0; rank], vec![0; rank]);
             low[at] = (k * self.dilation[axis]) as i64 - self.low[axis] as i64;
             interior[at] = self.stride[axis] as i64 - 1;
@@ -146,6 +177,36 @@ impl Window {
             });
         }
         sum
+    }
+
+    /// Where the windows on spatial axis `axis` lie side by side and fill it: `x`, which has one
+    /// element for each on axis `at`, with an axis for the elements of a window inserted behind that
+    /// one. Both taken together are the input's axis.
+    pub(super) fn tiled(
+        &self,
+        f: &mut Func,
+        x: Value,
+        (axis, at): (usize, usize),
+    ) -> Option<Value> {
+        let kernel = self.kernel[axis];
+        let side_by_side = self.low[axis] == 0
+            && self.dilation[axis] == 1
+            && self.stride[axis] == kernel
+            && self.output[axis] * kernel == self.input[axis];
+        if !side_by_side {
+            return None;
+        }
+        let mut dims = Dims::from(x.shape().dims());
+        dims.insert(at + 1, kernel);
+        let kept: Dims = (0..dims.len()).filter(|&i| i != at + 1).collect();
+        Some(f.broadcast_in_dim(x, &Shape::from(dims), &kept))
+    }
+
+    /// What [`Window::tiled`] gave, with the input's axis in place of the two.
+    pub(super) fn untiled(&self, f: &mut Func, x: Value, at: usize) -> Value {
+        let mut dims = Dims::from(x.shape().dims());
+        dims[at] *= dims.remove(at + 1);
+        f.reshape(x, &Shape::from(dims))
     }
 }
 

@@ -1,9 +1,11 @@
 //! Convolutions.
 
+mod bias;
 mod operator;
 
 use super::floating;
 use super::window::{LIMIT, PerAxis, Window, batched, covered};
+use bias::biased;
 use operator::{Convolution, INPUT, OUTPUT};
 use std::panic::Location;
 use xla_core::{Dims, Error, Result};
@@ -129,13 +131,9 @@ fn check_groups(op: &'static str, groups: usize, channels: [usize; 2]) -> Result
 
 /// `y` with one number of `bias` added a channel, and without the batch axis if the input had none.
 #[track_caller]
-fn finish<const N: usize>(y: Tensor, bias: Option<&Tensor>, single: bool) -> Result<Tensor> {
+fn finish(y: Tensor, bias: Option<&Tensor>, single: bool) -> Result<Tensor> {
     let y = match bias {
-        Some(bias) => {
-            let mut dims = vec![1; N + 1];
-            dims[0] = bias.dims()[0];
-            y.add(&bias.reshape(dims)?)?
-        }
+        Some(bias) => biased(&y, bias)?,
         None => y,
     };
     if single { y.squeeze(0) } else { Ok(y) }
@@ -220,7 +218,7 @@ fn conv<const N: usize>(
         precision: get_float32_matmul_precision(),
     };
     let y = record_op(operator, &[(&x).into(), weight.into()])?;
-    finish::<N>(y, bias, single)
+    finish(y, bias, single)
 }
 
 #[track_caller]
@@ -287,7 +285,7 @@ fn conv_transpose<const N: usize>(
         precision: get_float32_matmul_precision(),
     };
     let y = record_op(operator, &[(&x).into(), weight.into()])?;
-    finish::<N>(y, bias, single)
+    finish(y, bias, single)
 }
 
 macro_rules! convolutions {

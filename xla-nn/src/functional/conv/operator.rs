@@ -93,23 +93,6 @@ impl<const OF: u8> Operator for Convolution<OF> {
     }
 }
 
-/// `[batch, channels, spatial..]` with the channels last, where compilers want them.
-fn channels_last(f: &mut Func, x: Value) -> Value {
-    let axes: Dims = [0]
-        .into_iter()
-        .chain(2..x.shape().rank())
-        .chain([1])
-        .collect();
-    f.transpose(x, &axes)
-}
-
-/// The inverse of [`channels_last`].
-fn channels_first(f: &mut Func, x: Value) -> Value {
-    let last = x.shape().rank() - 1;
-    let axes: Dims = [0, last].into_iter().chain(1..last).collect();
-    f.transpose(x, &axes)
-}
-
 /// All positions of a kernel of this size, the last axis fastest.
 fn positions(kernel: &[usize]) -> Vec<Dims> {
     let mut all = vec![Dims::new()];
@@ -129,7 +112,7 @@ impl<const OF: u8> Convolution<OF> {
         let w = &self.window;
         let axes: Dims = (2..w.axes() + 2).chain([1, 0]).collect();
         let kernel = f.transpose(weight, &axes);
-        let x = channels_last(f, x);
+        let x = w.channels_last(f, x);
         let ones = vec![1; w.axes()];
         let y = f.convolution(
             x,
@@ -143,7 +126,7 @@ impl<const OF: u8> Convolution<OF> {
                 groups: self.groups,
             },
         );
-        channels_first(f, y)
+        self.window.channels_first(f, y)
     }
 
     /// The convolution of the output's gradient, spread by the stride, with the reversed kernel.
@@ -173,7 +156,7 @@ impl<const OF: u8> Convolution<OF> {
             let spread = (w.output[i] - 1) * w.stride[i] + 1;
             w.input[i] as i64 + w.low[i] as i64 - spread as i64
         };
-        let grad = channels_last(f, grad);
+        let grad = self.window.channels_last(f, grad);
         let x = f.convolution(
             grad,
             kernel,
@@ -186,7 +169,7 @@ impl<const OF: u8> Convolution<OF> {
                 groups: self.groups,
             },
         );
-        channels_first(f, x)
+        self.window.channels_first(f, x)
     }
 
     /// Whether the weight's gradient is computed as a convolution, and not from columns. On a CPU the
@@ -211,7 +194,7 @@ impl<const OF: u8> Convolution<OF> {
         const COLUMNS: usize = 1 << 25;
         let w = &self.window;
         let (n, groups) = (w.axes(), self.groups);
-        let x = channels_last(f, x);
+        let x = self.window.channels_last(f, x);
         let (low, high) = (w.before(), w.after());
         let around = |edge: &[i64]| -> Vec<i64> { [&[0], edge, &[0]].concat() };
         let x = if low.iter().chain(&high).all(|&n| n == 0) {
@@ -221,7 +204,7 @@ impl<const OF: u8> Convolution<OF> {
             f.pad(x, zero, &around(&low), &around(&high), &vec![0; n + 2])
         };
         let channels = x.shape()[n + 1];
-        let grad = channels_last(f, grad);
+        let grad = self.window.channels_last(f, grad);
         let rows: usize = grad.shape()[..n + 1].iter().product();
         let outs = grad.shape()[n + 1];
         let grad = f.reshape(grad, &Shape::new(&[rows, groups, outs / groups]));

@@ -1,6 +1,6 @@
 //! Average pooling.
 
-use super::{PoolOptions, cast, windows, with_spatial};
+use super::{PoolOptions, cast, place_in, windows, with_spatial};
 use crate::functional::accumulator;
 use crate::functional::window::{PerAxis, Window, batched};
 use std::panic::Location;
@@ -89,7 +89,11 @@ impl<const ADJOINT: bool> AvgPool<ADJOINT> {
             } else {
                 let counts = f.constant_indices(&counts);
                 let counts = f.convert(counts, sums.dtype());
-                f.broadcast_in_dim(counts, sums.shape(), &[self.window.place_of(sums, axis)])
+                f.broadcast_in_dim(
+                    counts,
+                    sums.shape(),
+                    &[place_in(&self.window, sums, axis).1],
+                )
             };
             count = f.binary("multiply", count, along);
         }
@@ -100,16 +104,23 @@ impl<const ADJOINT: bool> AvgPool<ADJOINT> {
         let axes = (0..self.window.axes()).rev();
         axes.fold(x, |x, axis| {
             let zero = f.constant(x.dtype(), &Shape::scalar(), 0.0);
-            let taps = self.window.taps(f, x, zero, axis);
+            let taps = self
+                .window
+                .taps(f, x, zero, place_in(&self.window, x, axis));
             let add = |sum: Value, &tap: &Value| f.binary("add", sum, tap);
             taps[1..].iter().fold(taps[0], add)
         })
     }
 
     fn spread(&self, f: &mut Func, g: Value) -> Value {
-        (0..self.window.axes()).fold(g, |g, axis| {
-            let taps = vec![g; self.window.kernel[axis]];
-            self.window.untaps(f, &taps, axis).unwrap_or(g)
+        let w = &self.window;
+        (0..w.axes()).fold(g, |g, axis| {
+            let place = place_in(w, g, axis);
+            if let Some(tiled) = w.tiled(f, g, place) {
+                return w.untiled(f, tiled, place.1);
+            }
+            let taps = vec![g; w.kernel[axis]];
+            w.untaps(f, &taps, place).unwrap_or(g)
         })
     }
 }
@@ -147,7 +158,8 @@ impl<const ADJOINT: bool> Operator for AvgPool<ADJOINT> {
         if out.shape().numel() == 0 {
             return Ok(f.constant(out.dtype(), out.shape(), 0.0));
         }
-        let x = f.convert(inputs[0], accumulator(out.dtype()));
+        let x = self.window.channels_last(f, inputs[0]);
+        let x = f.convert(x, accumulator(out.dtype()));
         let y = if ADJOINT {
             let shares = self.divide(f, x);
             self.spread(f, shares)
@@ -155,7 +167,8 @@ impl<const ADJOINT: bool> Operator for AvgPool<ADJOINT> {
             let sums = self.sum(f, x);
             self.divide(f, sums)
         };
-        Ok(f.convert(y, out.dtype()))
+        let y = f.convert(y, out.dtype());
+        Ok(self.window.channels_first(f, y))
     }
 }
 

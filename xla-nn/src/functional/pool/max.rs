@@ -1,6 +1,6 @@
 //! Max pooling.
 
-use super::{PoolOptions, cast, windows, with_spatial};
+use super::{PoolOptions, cast, place_in, windows, with_spatial};
 use crate::functional::window::{PerAxis, Window, batched};
 use std::panic::Location;
 use xla_core::{DType, Dims, Error, Result, Shape};
@@ -32,7 +32,7 @@ impl Default for MaxPoolOptions {
 }
 
 /// The largest element of each window. Windows are products of intervals, so one axis is done after
-/// the other, the last first.
+/// the other, the last first. All is done with the channels last.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct MaxPool(Window);
 
@@ -59,7 +59,7 @@ impl Window {
     /// What [`Window::taps`] gives for `x`, with the least value as padding.
     fn max_taps(&self, f: &mut Func, x: Value, axis: usize) -> Vec<Value> {
         let least = f.identity(Reduction::Max, x.dtype());
-        self.taps(f, x, least, axis)
+        self.taps(f, x, least, place_in(self, x, axis))
     }
 
     /// Which tap holds the largest element of each window along one axis, `i32`: the first of equal
@@ -88,7 +88,7 @@ impl Window {
                 .collect();
             let first = f.constant_indices(&first);
             let first = f.convert(first, DType::I32);
-            let at = self.place_of(position, axis);
+            let (_, at) = place_in(self, position, axis);
             let first = f.broadcast_in_dim(first, shape, &[at]);
             position = f.binary("maximum", position, first);
         }
@@ -112,7 +112,7 @@ impl Window {
         let mut h = h;
         for axis in (0..self.axes()).rev() {
             let zero = f.constant(h.dtype(), &Shape::scalar(), 0.0);
-            let taps = self.taps(f, h, zero, axis);
+            let taps = self.taps(f, h, zero, place_in(self, h, axis));
             let mut picked = taps[0];
             for (k, &tap) in taps.iter().enumerate().skip(1) {
                 let here = f.constant_int(DType::I32, tap.shape(), k as i64);
@@ -128,6 +128,16 @@ impl Window {
     fn place(&self, f: &mut Func, g: Value, positions: &[Value]) -> Value {
         let mut g = g;
         for (axis, &position) in positions.iter().enumerate() {
+            let place = place_in(self, g, axis);
+            let tiled = [g, position].map(|x| self.tiled(f, x, place));
+            if let [Some(wide), Some(position)] = tiled {
+                let here = f.iota(DType::I32, wide.shape(), place.1 + 1);
+                let here = f.compare(Compare::Eq, position, here);
+                let zero = f.constant(g.dtype(), wide.shape(), 0.0);
+                let placed = f.select(here, wide, zero);
+                g = self.untiled(f, placed, place.1);
+                continue;
+            }
             let zero = f.constant(g.dtype(), g.shape(), 0.0);
             let taps: Vec<Value> = (0..self.kernel[axis])
                 .map(|k| {
@@ -136,7 +146,7 @@ impl Window {
                     f.select(here, g, zero)
                 })
                 .collect();
-            g = self.untaps(f, &taps, axis).unwrap_or(g);
+            g = self.untaps(f, &taps, place).unwrap_or(g);
         }
         g
     }
@@ -161,11 +171,12 @@ impl Operator for MaxPool {
         if out.shape().numel() == 0 {
             return Ok(f.constant(out.dtype(), out.shape(), 0.0));
         }
-        let axes = (0..self.0.axes()).rev();
-        Ok(axes.fold(inputs[0], |x, axis| {
+        let x = self.0.channels_last(f, inputs[0]);
+        let y = (0..self.0.axes()).rev().fold(x, |x, axis| {
             let taps = self.0.max_taps(f, x, axis);
             largest(f, &taps)
-        }))
+        });
+        Ok(self.0.channels_first(f, y))
     }
 }
 
@@ -188,8 +199,10 @@ impl Operator for MaxPoolPlace {
         if inputs[1].shape().numel() == 0 {
             return Ok(f.constant(out.dtype(), out.shape(), 0.0));
         }
-        let positions = self.0.max_positions(f, inputs[0]);
-        Ok(self.0.place(f, inputs[1], &positions))
+        let [x, g] = [0, 1].map(|i| self.0.channels_last(f, inputs[i]));
+        let positions = self.0.max_positions(f, x);
+        let placed = self.0.place(f, g, &positions);
+        Ok(self.0.channels_first(f, placed))
     }
 }
 
@@ -213,8 +226,10 @@ impl Operator for MaxPoolPick {
         if out.shape().numel() == 0 {
             return Ok(f.constant(out.dtype(), out.shape(), 0.0));
         }
-        let positions = self.0.max_positions(f, inputs[0]);
-        Ok(self.0.pick(f, inputs[1], &positions))
+        let [x, h] = [0, 1].map(|i| self.0.channels_last(f, inputs[i]));
+        let positions = self.0.max_positions(f, x);
+        let picked = self.0.pick(f, h, &positions);
+        Ok(self.0.channels_first(f, picked))
     }
 }
 
@@ -231,14 +246,17 @@ impl Operator for MaxPoolIndices {
         if out.shape().numel() == 0 {
             return Ok(f.constant(out.dtype(), out.shape(), 0.0));
         }
-        let positions = self.0.max_positions(f, inputs[0]);
+        let x = self.0.channels_last(f, inputs[0]);
+        let positions = self.0.max_positions(f, x);
         let flat: usize = self.0.input.iter().product();
         let places = f.iota(DType::I64, &Shape::new(&[flat]), 0);
         let places = f.reshape(places, &Shape::new(&self.0.input));
-        let lead = inputs[0].shape().rank() - self.0.axes();
-        let axes: Dims = (lead..inputs[0].shape().rank()).collect();
-        let places = f.broadcast_in_dim(places, inputs[0].shape(), &axes);
-        Ok(self.0.pick(f, places, &positions))
+        let axes: Dims = (0..self.0.axes())
+            .map(|axis| place_in(&self.0, x, axis).1)
+            .collect();
+        let places = f.broadcast_in_dim(places, x.shape(), &axes);
+        let picked = self.0.pick(f, places, &positions);
+        Ok(self.0.channels_first(f, picked))
     }
 }
 

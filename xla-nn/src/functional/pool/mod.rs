@@ -22,6 +22,7 @@ use std::borrow::Cow;
 use xla_core::{Dims, Error, Result, Shape};
 use xla_lazy::Tensor;
 use xla_lazy::autocast::full;
+use xla_lazy::stablehlo::Value;
 
 /// What all pooling operators have in common.
 struct PoolOptions<'a> {
@@ -85,6 +86,11 @@ fn windows<const N: usize>(
         low,
         dilation,
     })
+}
+
+/// Where spatial axis `axis` is in `x`, whose channels are last.
+fn place_in(window: &Window, x: Value, axis: usize) -> (usize, usize) {
+    (axis, window.place_of(x, axis) - 1)
 }
 
 /// The leading axes of `shape`, and these spatial ones.
