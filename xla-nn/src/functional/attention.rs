@@ -178,6 +178,15 @@ pub fn scaled_dot_product_attention(
         }
         None => scores,
     };
+    let shape = scores.shape().clone();
+    // The products before and after have one axis for all in front. Weights that have it too are the
+    // same array to the compiler in the forward and the backward pass, and computed once.
+    let scores = match *scores.dims() {
+        [ref lead @ .., queries, keys] if lead.len() > 1 && options.attn_mask.is_none() => {
+            scores.reshape([lead.iter().product(), queries, keys])?
+        }
+        _ => scores,
+    };
     let mut operands: Vec<Operand<'_>> = vec![(&scores).into(), scale.into()];
     operands.extend(options.attn_mask.map(Operand::from));
     let causal = options.is_causal;
@@ -188,7 +197,7 @@ pub fn scaled_dot_product_attention(
         let kept = if p < 1.0 { 1.0 / (1.0 - p) } else { 0.0 };
         weights = drawn.ge(p)?.select_from(&weights.mul(kept)?, 0)?;
     }
-    let weights = weights.to_dtype(query.dtype())?;
+    let weights = weights.to_dtype(query.dtype())?.reshape(shape)?;
     match grouped {
         Some(_) => {
             let mut dims = query.dims().to_vec();
