@@ -6,10 +6,10 @@ use crate::sync::DeviceValue;
 use crate::trace::{Overwrite, Slot, Trace};
 use crate::ty::Ty;
 use crossbeam::atomic::AtomicCell;
-use std::cell::Cell as ThreadCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use xla_core::{Device, Error};
+use xla_runtime::thread_token;
 
 /// What a storage holds just now.
 pub(crate) enum Value {
@@ -231,24 +231,4 @@ impl Storage {
             trace.bury(Arc::clone(self));
         }
     }
-}
-
-/// A number that names the calling thread for the life of the process.
-#[inline]
-pub(crate) fn thread_token() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    thread_local! {
-        static TOKEN: ThreadCell<u64> = const { ThreadCell::new(0) };
-    }
-    // During a thread's last destructors the token is gone; 0 then means "not the owner".
-    TOKEN
-        .try_with(|token| match token.get() {
-            0 => {
-                let new = NEXT.fetch_add(1, Ordering::Relaxed);
-                token.set(new);
-                new
-            }
-            known => known,
-        })
-        .unwrap_or(0)
 }

@@ -25,7 +25,7 @@ pub(crate) use template::Template;
 
 use crate::hash::Hash128;
 use crate::op::{InputType, Number, OpEntry, Operand};
-use crate::storage::{Storage, Value, thread_token};
+use crate::storage::{Storage, Value};
 use crate::sync::{self, DeviceValue, InFlight, Pending};
 use crate::tensor::Tensor;
 use crate::ty::Ty;
@@ -34,8 +34,9 @@ use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use xla_core::{DType, Device, Error, Result};
+use xla_runtime::{OwnerGuard, OwnerLock, thread_token};
 
 /// What the lock of a trace guards.
 pub(crate) struct State {
@@ -56,7 +57,7 @@ pub(crate) struct State {
 pub(crate) struct Trace {
     pub(crate) device: Device,
     owner: u64,
-    state: Mutex<State>,
+    state: OwnerLock<State>,
     /// Held while a program is cut, compiled and started. A thread that needs a value of a program
     /// being started waits here.
     pub(crate) syncing: Mutex<()>,
@@ -121,7 +122,7 @@ impl Trace {
         Arc::new(Trace {
             device,
             owner: thread_token(),
-            state: Mutex::new(State {
+            state: OwnerLock::new(State {
                 recording: Recording::new(),
                 spare: None,
                 free: Vec::new(),
@@ -166,8 +167,9 @@ impl Trace {
         self.owner
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    #[inline]
+    pub(crate) fn lock(&self) -> OwnerGuard<'_, State> {
+        self.state.lock()
     }
 
     /// A copy of what is recorded, to be looked at.
@@ -197,7 +199,7 @@ impl Trace {
     /// Lets go of a storage whose last handle is being dropped, in a trace that nobody syncs: they
     /// would keep each other. Not waited for, because handles are also dropped under locks.
     fn forget(&self, storage: &Arc<Storage>) {
-        let Ok(mut state) = self.state.try_lock() else {
+        let Some(mut state) = self.state.try_lock() else {
             return;
         };
         let Some(index) = storage.slot().in_epoch(state.recording.epoch) else {

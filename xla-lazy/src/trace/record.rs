@@ -7,12 +7,13 @@ use super::{Blocked, State, Trace};
 use crate::gang::Gang;
 use crate::op::{Number, OpEntry, Operand, Operator};
 use crate::spmd;
-use crate::storage::{History, Storage, Value, thread_token};
+use crate::storage::{History, Storage, Value};
 use crate::sync::{self, Cause};
 use crate::tensor::Tensor;
 use std::panic::Location;
 use std::sync::Arc;
 use xla_core::{Device, Error, Result};
+use xla_runtime::thread_token;
 
 /// The calling thread's trace for the operands' device.
 fn choose(

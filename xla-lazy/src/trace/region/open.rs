@@ -5,7 +5,7 @@ use super::copy::Copied;
 use crate::op::{Derivative, InputType, OpEntry, Operator};
 use crate::spmd;
 use crate::stablehlo::{Func, Value as Lowered};
-use crate::storage::{History, Storage, Value, thread_token};
+use crate::storage::{History, Storage, Value};
 use crate::sync::{self, Cause};
 use crate::tensor::Tensor;
 use crate::trace::recording::{Node, Recording, Slot, flag, next_epoch};
@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use xla_core::{Device, Error, Result};
+use xla_runtime::thread_token;
 
 /// An argument of a region to be recorded.
 #[derive(Debug, Clone, Copy)]
