@@ -3,6 +3,7 @@
 use std::sync::Barrier;
 use std::time::Duration;
 use tests::with_devices;
+use xla::metrics::Scope;
 use xla::{DType, Launcher, Result, Tensor, dist};
 
 #[test]
@@ -87,5 +88,40 @@ fn a_value_dropped_while_another_thread_computes_it_is_gone() {
                 assert_eq!(noise.unwrap().len(), 3);
             }
         });
+    });
+}
+
+/// A thread keeps the storages of values that it has dropped, to use them for its next ones. To another
+/// thread that computes what it has recorded they are as dropped as they are to itself.
+#[test]
+fn what_its_thread_has_dropped_is_not_computed_for_another_thread() {
+    with_devices(1, || {
+        for round in 0..3 {
+            let offset = f64::from(round);
+            let (sum, shown) = {
+                let x = Tensor::full([2], offset, DType::F32).unwrap();
+                let y = x.add(1.0).unwrap();
+                let twice = y.clone();
+                (y.mul(&twice).unwrap(), x.add(0.5).unwrap())
+            };
+            std::thread::scope(|scope| {
+                let reader = scope.spawn(|| {
+                    let counted = Scope::new();
+                    let values = [sum.to_vec::<f32>(), shown.to_vec::<f32>()];
+                    (values.map(Result::unwrap), counted.outputs())
+                });
+                let (values, outputs) = reader.join().unwrap();
+                let offset = offset as f32;
+                assert_eq!(values, [[(offset + 1.0).powi(2); 2], [offset + 0.5; 2]]);
+                assert_eq!(outputs, 2, "the values that are held, and no others");
+            });
+            // The next values take the places of those dropped, and share nothing with those held.
+            let next = (0..40).map(|i| Tensor::full([2], f64::from(i), DType::F32)?.neg());
+            let next = next.collect::<Result<Vec<_>>>().unwrap();
+            for (i, value) in next.iter().enumerate() {
+                assert_eq!(value.to_vec::<f32>().unwrap(), [-(i as f32); 2]);
+            }
+            assert_eq!(shown.to_vec::<f32>().unwrap(), [offset as f32 + 0.5; 2]);
+        }
     });
 }

@@ -5,7 +5,8 @@
 //! 128-bit key. Equal keys are nevertheless compared word by word before a program is reused; the
 //! hash only has to make that comparison rare.
 
-use std::hash::{Hash, Hasher};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 /// The two lanes.
 pub(crate) type Hash128 = [u64; 2];
@@ -52,6 +53,16 @@ pub(crate) const fn name(text: &str) -> Hash128 {
 
 /// [`Hasher`] over the same fold, so that attributes can derive `Hash`.
 pub(crate) struct Stable(Hash128);
+
+/// A map with keys that no user chooses: one that defends against chosen ones is several times as
+/// slow.
+pub(crate) type Map<K, V> = HashMap<K, V, BuildHasherDefault<Stable>>;
+
+impl Default for Stable {
+    fn default() -> Self {
+        Stable(SEED)
+    }
+}
 
 impl Stable {
     pub(crate) fn new(state: Hash128) -> Self {

@@ -19,6 +19,7 @@ mod compiled;
 pub mod debug;
 mod gang;
 mod grad;
+mod handle;
 mod hash;
 mod intern;
 mod lower;

@@ -61,6 +61,8 @@ pub(crate) struct Storage {
     owner: AtomicU64,
     /// Whether the contents may be other than those of a value that was just recorded.
     touched: AtomicBool,
+    /// Whether one of the references is of a handle that was dropped. Written by the owner alone.
+    spent: AtomicBool,
     contents: Mutex<Contents>,
 }
 
@@ -76,6 +78,7 @@ impl Storage {
             slot: AtomicU64::new(0),
             owner: AtomicU64::new(owner),
             touched: AtomicBool::new(false),
+            spent: AtomicBool::new(false),
             contents: Mutex::new(Contents {
                 value,
                 version: 0,
@@ -98,6 +101,39 @@ impl Storage {
         // What others did before they let go of it comes before what is done with it next.
         fence(Ordering::Acquire);
         unused
+    }
+
+    /// Whether anybody but the trace uses the storage.
+    pub(crate) fn is_held(this: &Arc<Self>) -> bool {
+        Arc::strong_count(this) > 1 + usize::from(this.spent.load(Ordering::Relaxed))
+    }
+
+    /// Whether a handle that is being dropped is the only one on a value just recorded by the calling
+    /// thread, which then keeps it for the next value. Nothing is kept alive by that but the storage:
+    /// it holds no buffer and no history.
+    #[inline]
+    pub(crate) fn is_spent_by_drop(self: &Arc<Self>) -> bool {
+        self.owner.load(Ordering::Relaxed) == thread_token()
+            && !self.touched.load(Ordering::Relaxed)
+            && Arc::strong_count(self) == 2
+    }
+
+    /// Says that a handle's reference outlives it, or does so no longer.
+    #[inline]
+    pub(crate) fn set_spent(&self, spent: bool) {
+        self.spent.store(spent, Ordering::Relaxed);
+    }
+
+    /// Whether the trace and the handle spent are all that refers to the storage, so that both can stand
+    /// for another value.
+    #[inline]
+    pub(crate) fn is_only_spent(this: &Arc<Self>) -> bool {
+        let only = Arc::weak_count(this) == 0
+            && Arc::strong_count(this) == 2
+            && !this.touched.load(Ordering::Relaxed);
+        // As in `is_unused`.
+        fence(Ordering::Acquire);
+        only
     }
 
     /// Makes an unused pending storage of this trace stand for a new node.

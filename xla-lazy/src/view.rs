@@ -246,7 +246,7 @@ impl Tensor {
         let mut view = self.view.clone();
         while let Some(step) = view {
             let parent = Tensor {
-                storage: Arc::clone(&self.storage),
+                storage: self.storage.clone(),
                 view: step.parent.clone(),
             };
             let rule = step

@@ -10,6 +10,7 @@ use crate::compiled::{CompilerOption, FunctionOptions};
 use crate::debug::checks::Checks;
 use crate::debug::log;
 use crate::debug::{Memory, Part, Size};
+use crate::hash::Map;
 use crate::lower::{self, Argument, Extent, Lowered};
 use crate::sync::{Cause, LastNumbers, Spread};
 use crate::trace::Recording;
@@ -51,7 +52,7 @@ const OF_A_LINE: usize = 16;
 
 #[derive(Default)]
 struct Cache {
-    programs: HashMap<Key, Vec<Arc<Program>>>,
+    programs: Map<Key, Vec<Arc<Program>>>,
     /// The latest programs that each line had compiled, oldest first.
     lines: HashMap<Cause, VecDeque<Weak<Program>>>,
 }

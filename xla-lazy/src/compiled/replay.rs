@@ -5,6 +5,7 @@ use super::graph::{Gradient, Place, Recorded, Source};
 use super::tracing::Stop;
 use crate::Tensor;
 use crate::grad::Leaf;
+use crate::handle::Handle;
 use crate::storage::{Storage, Value};
 use crate::sync::{self, Again, Cause, DeviceValue, Program};
 use crate::trace::{Slot, Trace};
@@ -175,7 +176,7 @@ impl Recorded {
                 Gradient::Kept => {}
                 Gradient::None => leaf.set(None),
                 Gradient::New(index, view) => leaf.set(Some(Tensor {
-                    storage: Arc::clone(&made[*index]),
+                    storage: Handle::new(Arc::clone(&made[*index])),
                     view: view.as_ref().map(|view| view.afresh()),
                 })),
             }

@@ -2,6 +2,7 @@
 
 use super::Leaf;
 use crate::Tensor;
+use crate::handle::Handle;
 use crate::storage::{Contents, History, Storage, Value};
 use crate::trace;
 use crate::view::View;
@@ -120,7 +121,7 @@ impl Afterwards {
             match view.as_ref().map(Weak::upgrade) {
                 Some(None) => Ok(()),
                 view => hook(&Tensor {
-                    storage,
+                    storage: Handle::new(storage),
                     view: view.flatten(),
                 }),
             }

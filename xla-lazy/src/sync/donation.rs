@@ -5,10 +5,10 @@ use crate::cache::Compiled;
 use crate::debug::{MissedDonation, NotDonated};
 use crate::gang::Proposal;
 use crate::lower::{Argument, Extent};
+use crate::storage::Storage;
 use crate::trace::Recording;
 use crate::ty::Ty;
 use smallvec::SmallVec;
-use std::sync::Arc;
 
 /// Donated arguments that something besides the recording holds: they are copied at execution
 /// rather than overwritten.
@@ -97,7 +97,7 @@ pub(super) fn replaced(
         let param = &recording.params[p as usize];
         let ty = recording.nodes[param.node as usize].ty;
         let dropped = match &recording.storages[param.node as usize] {
-            Some(storage) => Arc::strong_count(storage) == 1,
+            Some(storage) => !Storage::is_held(storage),
             None => false,
         };
         // The recording's own storage of the parameter is the value's second holder.

@@ -55,7 +55,7 @@ const STEPS_IN_FLIGHT: usize = 2;
 
 /// The executions that a [`sync`] started. Dropping it does not wait.
 pub struct SyncHandle {
-    traces: Vec<Arc<Trace>>,
+    traces: SmallVec<[Arc<Trace>; 1]>,
 }
 
 impl SyncHandle {
@@ -219,6 +219,7 @@ pub(crate) fn whole(pending: &Pending) -> Extent {
 
 /// Takes the recording out of the trace, which begins a new epoch. `None` when it is empty.
 fn cut(trace: &Arc<Trace>) -> Option<Pending> {
+    trace.release_spent();
     let mut state = trace.lock();
     if state.recording.nodes.is_empty() {
         return None;

@@ -3,8 +3,8 @@
 use crate::gang::{Collective, Proposal};
 use crate::hash::{self, Hash128};
 use crate::lower::Extent;
+use crate::storage::Storage;
 use crate::trace::{Input, Recording, flag, number_type};
-use std::sync::Arc;
 
 /// A recording that no longer grows.
 pub(crate) struct Pending {
@@ -59,8 +59,7 @@ impl Pending {
 
 /// The nodes whose storage somebody other than the trace holds.
 pub(crate) fn live_nodes(recording: &Recording) -> Vec<u32> {
-    let held =
-        |storage: &Option<Arc<_>>| storage.as_ref().is_some_and(|s| Arc::strong_count(s) > 1);
+    let held = |storage: &Option<_>| storage.as_ref().is_some_and(Storage::is_held);
     (0u32..)
         .zip(recording.storages.iter().zip(&recording.nodes))
         .filter(|(_, (storage, node))| held(storage) && !node.has(flag::PARAM))

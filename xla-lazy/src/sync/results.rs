@@ -141,7 +141,7 @@ fn carry_over(
             .push(node.entry, node.ty, &inputs, flags, node.location);
         moved.insert(index, new);
         if let Some(storage) = &old.storages[index as usize]
-            && Arc::strong_count(storage) > 1
+            && Storage::is_held(storage)
         {
             storage.set_slot(Slot::new(state.recording.epoch, new));
             state.recording.storages[new as usize] = Some(Arc::clone(storage));
@@ -179,7 +179,7 @@ pub(super) fn fail(trace: &Arc<Trace>, pending: Arc<Pending>, error: Error) -> E
     let mut written = Vec::new();
     for (index, storage) in (0u32..).zip(&recording.storages) {
         let Some(storage) = storage else { continue };
-        if recording.nodes[index as usize].has(flag::PARAM) || Arc::strong_count(storage) == 1 {
+        if recording.nodes[index as usize].has(flag::PARAM) || !Storage::is_held(storage) {
             continue;
         }
         restore(storage, before.get(&index).copied(), &shared);

@@ -8,6 +8,7 @@ mod transfer;
 
 pub use options::TensorOptions;
 
+use crate::handle::Handle;
 use crate::op::OpEntry;
 use crate::spmd;
 use crate::storage::Storage;
@@ -27,22 +28,16 @@ use xla_core::{DType, Device, Result, Shape};
 /// Handles are `Send` and `Sync`. An operator records into the trace of the replica that its
 /// operands are pending in.
 pub struct Tensor {
-    pub(crate) storage: Arc<Storage>,
+    pub(crate) storage: Handle,
     pub(crate) view: Option<Arc<View>>,
 }
 
 impl Clone for Tensor {
     fn clone(&self) -> Self {
         Tensor {
-            storage: Arc::clone(&self.storage),
+            storage: self.storage.clone(),
             view: self.view.clone(),
         }
-    }
-}
-
-impl Drop for Tensor {
-    fn drop(&mut self) {
-        self.storage.handle_dropped();
     }
 }
 
@@ -103,14 +98,14 @@ impl Tensor {
 
     pub(crate) fn of(storage: Arc<Storage>) -> Self {
         Tensor {
-            storage,
+            storage: Handle::new(storage),
             view: None,
         }
     }
 
     pub(crate) fn with_view(&self, view: View) -> Self {
         Tensor {
-            storage: Arc::clone(&self.storage),
+            storage: self.storage.clone(),
             view: Some(Arc::new(view)),
         }
     }

@@ -30,12 +30,12 @@ use crate::sync::{self, DeviceValue, InFlight, Pending};
 use crate::tensor::Tensor;
 use crate::ty::Ty;
 use crate::view::View;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::cell::RefCell;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use xla_core::{DType, Device, Error, Result};
+use xla_core::{Category, DType, Device, Error, Result};
 use xla_runtime::{OwnerGuard, OwnerLock, thread_token};
 
 /// What the lock of a trace guards.
@@ -68,14 +68,43 @@ pub(crate) struct Trace {
     region: AtomicU64,
 }
 
+/// A trace on the thread that records it.
+struct Mine {
+    trace: Arc<Trace>,
+    /// What handles that were dropped leave to the values recorded next.
+    spent: RefCell<Vec<Arc<Storage>>>,
+}
+
+impl Mine {
+    /// Lets go of what dropped handles have left.
+    fn release_spent(&self) {
+        if let Ok(mut spent) = self.spent.try_borrow_mut() {
+            for storage in spent.drain(..) {
+                storage.set_spent(false);
+            }
+        }
+    }
+
+    /// Whether nobody else has a storage that this trace knows.
+    fn is_idle(&self) -> bool {
+        self.release_spent();
+        drop(self.trace.exhume());
+        let state = self.trace.lock();
+        let mut storages = state.recording.storages.iter().flatten();
+        storages.all(|storage| Arc::strong_count(storage) == 1)
+    }
+}
+
 /// The traces of one thread, by the device's number.
-struct OfThread(Vec<Option<Arc<Trace>>>);
+struct OfThread(Vec<Option<Mine>>);
 
 impl Drop for OfThread {
     /// Storages kept for use again hold their trace, and it holds them: the thread's end is where
     /// that circle is broken. What is pending and held elsewhere stays, and can still be computed.
     fn drop(&mut self) {
-        for trace in self.0.iter().flatten() {
+        for mine in self.0.iter().flatten() {
+            mine.release_spent();
+            let trace = &mine.trace;
             trace.ended.store(true, Ordering::Release);
             drop(trace.exhume());
             let mut state = trace.lock();
@@ -94,17 +123,40 @@ thread_local! {
     static TRACES: RefCell<OfThread> = const { RefCell::new(OfThread(Vec::new())) };
 }
 
+/// Spent storages that a thread keeps for a trace; what is dropped beyond is counted.
+const MOST_SPENT: usize = 32;
+
+/// Keeps the last handle on a value that the calling thread has recorded, for the next one.
+#[inline]
+pub(crate) fn spend(storage: Arc<Storage>) {
+    // As a thread ends, and while its traces change, the handle is dropped for good.
+    let _dropped_at_once = TRACES.try_with(|traces| {
+        let traces = traces.try_borrow().ok()?;
+        let mine = traces.0.get(storage.device().number())?.as_ref()?;
+        let mut spent = mine.spent.try_borrow_mut().ok()?;
+        if spent.len() < MOST_SPENT {
+            storage.set_spent(true);
+            spent.push(storage);
+        }
+        Some(())
+    });
+}
+
 impl Trace {
     /// The calling thread's trace for a device.
     pub(crate) fn of_thread(device: Device) -> Arc<Trace> {
-        Trace::with_known(device, Arc::clone).unwrap_or_else(|| {
+        Trace::with_known(device, |mine| Arc::clone(&mine.trace)).unwrap_or_else(|| {
             // Made outside: that may call back to find the thread's traces.
             let new = Trace::new(device);
             TRACES.with_borrow_mut(|OfThread(traces)| {
                 if traces.len() <= device.number() {
-                    traces.resize(device.number() + 1, None);
+                    traces.resize_with(device.number() + 1, || None);
                 }
-                Arc::clone(traces[device.number()].get_or_insert(new))
+                let mine = traces[device.number()].get_or_insert_with(|| Mine {
+                    trace: new,
+                    spent: RefCell::default(),
+                });
+                Arc::clone(&mine.trace)
             })
         })
     }
@@ -112,7 +164,7 @@ impl Trace {
     /// Calls `f` with the calling thread's trace for a device, if it has one, without taking a share
     /// of it. `f` must not ask for a trace that the thread may lack.
     #[inline]
-    pub(super) fn with_known<T>(device: Device, f: impl FnOnce(&Arc<Trace>) -> T) -> Option<T> {
+    fn with_known<T>(device: Device, f: impl FnOnce(&Mine) -> T) -> Option<T> {
         TRACES.with_borrow(|OfThread(traces)| Some(f(traces.get(device.number())?.as_ref()?)))
     }
 
@@ -144,23 +196,38 @@ impl Trace {
         let idle = TRACES.with_borrow_mut(|OfThread(traces)| {
             let idle = traces
                 .iter_mut()
-                .map(|slot| slot.take_if(|trace| trace.is_idle()));
+                .map(|slot| slot.take_if(|mine| mine.is_idle()));
             OfThread(idle.collect())
         });
         drop(idle);
     }
 
-    /// Whether nobody else has a storage that this trace knows.
-    fn is_idle(&self) -> bool {
-        drop(self.exhume());
-        let state = self.lock();
-        let mut storages = state.recording.storages.iter().flatten();
-        storages.all(|storage| Arc::strong_count(storage) == 1)
+    /// Every trace the calling thread has.
+    pub(crate) fn all_of_thread() -> SmallVec<[Arc<Trace>; 1]> {
+        TRACES.with_borrow(|OfThread(traces)| {
+            let traces = traces.iter().flatten();
+            traces.map(|mine| Arc::clone(&mine.trace)).collect()
+        })
     }
 
-    /// Every trace the calling thread has.
-    pub(crate) fn all_of_thread() -> Vec<Arc<Trace>> {
-        TRACES.with_borrow(|OfThread(traces)| traces.iter().flatten().cloned().collect())
+    /// Lets go of what the calling thread's dropped handles have left, if this trace is its own.
+    pub(crate) fn release_spent(self: &Arc<Self>) {
+        Trace::with_known(self.device, |mine| {
+            if Arc::ptr_eq(&mine.trace, self) {
+                mine.release_spent();
+            }
+        });
+    }
+
+    /// What the calling thread's last dropped handle has left, if this trace is its own.
+    #[inline]
+    fn pop_spent(self: &Arc<Self>) -> Option<Arc<Storage>> {
+        let spent = Trace::with_known(self.device, |mine| match Arc::ptr_eq(&mine.trace, self) {
+            true => mine.spent.try_borrow_mut().ok()?.pop(),
+            false => None,
+        })??;
+        spent.set_spent(false);
+        Some(spent)
     }
 
     pub(crate) fn owner(&self) -> u64 {
@@ -331,7 +398,7 @@ impl State {
         {
             return node;
         }
-        let mut inputs: SmallVec<[Input; 4]> = smallvec::smallvec![Input::Node(from)];
+        let mut inputs: SmallVec<[Input; 4]> = smallvec![Input::Node(from)];
         for number in &view.numbers {
             inputs.push(self.recording.numbers.push(DType::I64, *number));
         }
@@ -386,21 +453,20 @@ impl State {
     pub(crate) fn storage_for(&mut self, trace: &Arc<Trace>, index: u32) -> Arc<Storage> {
         let ty = self.recording.nodes[index as usize].ty;
         let slot = Slot::new(self.recording.epoch, index);
-        let unused = self.recording.take_dead(index).or_else(|| self.free.pop());
-        let storage = match unused {
-            Some(unused) => {
-                unused.recycle(ty, slot);
-                unused
-            }
+        let spent = trace.pop_spent();
+        let [own, given] = match spent.and_then(|spent| self.recording.take_spent(spent)) {
+            Some(both) => both,
             None => {
-                let value = Value::Pending(Arc::clone(trace));
-                let storage = Arc::new(Storage::new(ty, trace.device, value));
-                storage.set_slot(slot);
-                storage
+                let storage = self.free.pop().unwrap_or_else(|| {
+                    let value = Value::Pending(Arc::clone(trace));
+                    Arc::new(Storage::new(ty, trace.device, value))
+                });
+                [Arc::clone(&storage), storage]
             }
         };
-        self.recording.storages[index as usize] = Some(Arc::clone(&storage));
-        storage
+        given.recycle(ty, slot);
+        self.recording.storages[index as usize] = Some(own);
+        given
     }
 
     /// A handle on a node's value, for the backward pass.
@@ -423,6 +489,7 @@ impl State {
         Tensor::of(storage)
     }
 
+    /// Records an operator and returns its node.
     #[inline]
     fn append(
         &mut self,
@@ -431,28 +498,54 @@ impl State {
         operands: &[Operand<'_>],
         location: &'static Location<'static>,
     ) -> Result<u32, Blocked> {
-        let mut inputs: SmallVec<[Input; 8]> = SmallVec::new();
-        let mut types: SmallVec<[InputType; 8]> = SmallVec::new();
+        const INPUT: Input = Input::Node(u32::MAX);
+        const TYPE: InputType = InputType::Number(Category::Float);
+        // Most operators have one operand or two. Where the compiler knows how many, what is gathered of
+        // them stays in registers.
+        match *operands {
+            [a] => self.append_of(trace, entry, &[a], &mut [INPUT], &mut [TYPE], location),
+            [a, b] => {
+                let (inputs, types) = (&mut [INPUT; 2], &mut [TYPE; 2]);
+                self.append_of(trace, entry, &[a, b], inputs, types, location)
+            }
+            _ => {
+                let mut inputs: SmallVec<[Input; 8]> = smallvec![INPUT; operands.len()];
+                let mut types: SmallVec<[InputType; 8]> = smallvec![TYPE; operands.len()];
+                self.append_of(trace, entry, operands, &mut inputs, &mut types, location)
+            }
+        }
+    }
+
+    /// [`State::append`] with room for as many inputs and types as there are operands.
+    #[inline(always)]
+    fn append_of(
+        &mut self,
+        trace: &Arc<Trace>,
+        entry: &'static OpEntry,
+        operands: &[Operand<'_>],
+        inputs: &mut [Input],
+        types: &mut [InputType],
+        location: &'static Location<'static>,
+    ) -> Result<u32, Blocked> {
         let mut grad = false;
         let mut numbers = false;
-        for operand in operands {
+        for (operand, (input, ty)) in operands.iter().zip(inputs.iter_mut().zip(&mut *types)) {
             match operand {
                 Operand::Tensor(tensor) => {
                     let index = self.node_of_tensor(trace, tensor, location)?;
                     let node = &self.recording.nodes[index as usize];
-                    inputs.push(Input::Node(index));
-                    types.push(InputType::Tensor(node.ty));
+                    *input = Input::Node(index);
+                    *ty = InputType::Tensor(node.ty);
                     grad |= node.has(flag::GRAD);
                 }
                 Operand::Number(number) => {
                     numbers = true;
-                    inputs.push(Input::Node(u32::MAX));
-                    types.push(InputType::Number(number.category()));
+                    *ty = InputType::Number(number.category());
                 }
             }
         }
         let out = entry
-            .infer(&types)
+            .infer(types)
             .map_err(|e| Blocked::Failed(e.at(location)))?;
         if numbers {
             let wide =
@@ -469,7 +562,7 @@ impl State {
         }
         let grad = grad && entry.differentiable && out.dtype().is_float() && is_grad_enabled();
         let flags = if grad { flag::GRAD } else { 0 };
-        Ok(self.recording.push(entry, out, &inputs, flags, location))
+        Ok(self.recording.push(entry, out, inputs, flags, location))
     }
 
     /// Operators of the same operands that no gradient flows through, whose numbers, the last of the

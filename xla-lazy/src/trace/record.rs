@@ -132,7 +132,8 @@ fn record_unhindered(
     location: &'static Location<'static>,
 ) -> Option<Arc<Storage>> {
     let location = recorder(location);
-    Trace::with_known(device, |trace| {
+    Trace::with_known(device, |mine| {
+        let trace = &mine.trace;
         let mut state = trace.lock();
         if state.recording.nodes.len() >= MAX_NODES {
             return None;

@@ -4,12 +4,11 @@ use super::region::Enclosing;
 use crate::compiled::FunctionOptions;
 use crate::gang::Gang;
 use crate::grad::{Function, Hooks, Leaf};
-use crate::hash::{self, Hash128};
+use crate::hash::{self, Hash128, Map};
 use crate::op::{InputType, Number, OpEntry, Operator};
 use crate::storage::{History, Storage};
 use crate::sync::DeviceValue;
 use crate::ty::{Ty, ty};
-use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -190,15 +189,15 @@ pub(crate) struct Recording {
     /// For each node the storage that it is the value of, if any.
     pub(crate) storages: Vec<Option<Arc<Storage>>>,
     pub(crate) params: Vec<Param>,
-    entered: HashMap<u64, u32>,
+    entered: Map<u64, u32>,
     pub(crate) numbers: Numbers,
-    pub(crate) leaves: HashMap<u32, Arc<Leaf>>,
-    pub(crate) histories: HashMap<u32, History>,
+    pub(crate) leaves: Map<u32, Arc<Leaf>>,
+    pub(crate) histories: Map<u32, History>,
     /// Nodes whose storage became the value of another node.
-    overwrites: HashMap<u32, Overwrite>,
-    pub(crate) hooks: HashMap<u32, Arc<Hooks>>,
+    overwrites: Map<u32, Overwrite>,
+    pub(crate) hooks: Map<u32, Arc<Hooks>>,
     /// Nodes with a derivative of their own instead of their operator's.
-    pub(crate) functions: HashMap<u32, Arc<dyn Function>>,
+    pub(crate) functions: Map<u32, Arc<dyn Function>>,
     /// The nodes, ascending, that views were derived as once more, and the views' first ones.
     pub(crate) derived_again: Vec<(u32, Slot)>,
     pub(crate) gang: Option<Arc<dyn Gang>>,
@@ -314,19 +313,16 @@ impl Recording {
         index
     }
 
-    /// The storage of a node a little before this one, if nobody uses it any more: most values are
-    /// dropped as soon as the next ones are made of them. Used again at once, a storage is still in
-    /// the processor's cache. Each node is looked at once here; what is dropped later is found when
-    /// the recording has run.
+    /// The two references to the storage of a node, its own and that of the handle that was dropped,
+    /// if there are no others.
     #[inline]
-    pub(super) fn take_dead(&mut self, index: u32) -> Option<Arc<Storage>> {
-        const BEFORE: u32 = 8;
-        let earlier = index.checked_sub(BEFORE)?;
-        let slot = Slot::new(self.epoch, earlier);
-        // A parameter's storage holds a buffer; so does one that no longer stands for its node.
-        let pending = !self.nodes[earlier as usize].has(flag::PARAM);
-        self.storages[earlier as usize]
-            .take_if(|storage| pending && storage.slot() == slot && Storage::is_unused(storage))
+    pub(super) fn take_spent(&mut self, spent: Arc<Storage>) -> Option<[Arc<Storage>; 2]> {
+        let node = spent.slot().in_epoch(self.epoch)?;
+        // A parameter's storage holds a buffer.
+        let pending = !self.nodes[node as usize].has(flag::PARAM);
+        let own = self.storages[node as usize]
+            .take_if(|own| pending && Arc::ptr_eq(own, &spent) && Storage::is_only_spent(&spent))?;
+        Some([own, spent])
     }
 
     /// The parameter node of a computed value.

@@ -352,6 +352,7 @@ impl<'a> Open<'a> {
 
     /// Keeps what can be used again. A tensor of the region that somebody still holds has no value.
     fn dispose(&self, state: &mut State, mut inner: Recording) {
+        self.trace.release_spent();
         let error = Arc::new(Error::InBody {
             op: self.op,
             what: "a tensor of it has no value outside",
