@@ -1,13 +1,9 @@
 //! Counts what the Rust side allocates. The plugin's own allocations do not come by here.
 
-use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
-use std::alloc::System;
-
-#[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
-
-/// How often memory has been allocated, or what was allocated has changed its size, in all threads.
-pub(crate) fn count() -> usize {
-    let stats = ALLOCATOR.stats();
-    stats.allocations + stats.reallocations
+/// Calls `f`; returns also how often the calling thread has allocated memory meanwhile, or changed the
+/// size of what was allocated. It is where steps are recorded and started.
+pub(crate) fn count<T>(f: impl FnOnce() -> T) -> (T, u64) {
+    let mut result = None;
+    let counted = allocation_counter::measure(|| result = Some(f()));
+    (result.expect("`measure` calls it"), counted.count_total)
 }

@@ -51,14 +51,20 @@ pub(crate) fn repeated(mut step: Step, options: &Options) -> Result<Measured> {
     for _ in 0..options.steps {
         each.push(timed()?);
     }
-    let (before, start) = (allocations::count(), Instant::now());
-    for _ in 0..options.steps {
-        black_box(step()?);
-    }
-    wait()?;
+    let start = Instant::now();
+    let (ran, allocations) = allocations::count(|| -> Result<()> {
+        let mut last = None;
+        for _ in 0..options.steps {
+            last = Some(black_box(step()?));
+        }
+        wait()?;
+        drop(last);
+        Ok(())
+    });
+    ran?;
     let steps = f64::from(options.steps);
     let pipelined_s = start.elapsed().as_secs_f64() / steps;
-    let allocations = (allocations::count() - before) as f64 / steps;
+    let allocations = allocations as f64 / steps;
     let step_s = median(&mut each);
     Ok(Measured {
         step_s,

@@ -13,7 +13,6 @@ use pjrt_sys as sys;
 use smallvec::{SmallVec, smallvec};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
 use xla_core::{Error, Result};
 
 /// What one device's run of a program gives back at once, while it still computes.
@@ -34,6 +33,9 @@ pub fn fresh_launch_id() -> i32 {
 
 /// The arguments of each device that takes part.
 type Rows<'a, 'b> = [&'a [&'b Buffer]];
+
+/// What each of them gives back.
+type Executions = SmallVec<[Execution; 1]>;
 
 impl Executable {
     /// Starts the program on one device and returns while it computes.
@@ -126,7 +128,8 @@ impl Executable {
             program.check_launch_id(launch)?;
         }
         let rows: SmallVec<[&[&Buffer]; 8]> = args.iter().map(Vec::as_slice).collect();
-        program.launch(&rows, devices, ptr::null_mut(), launch)
+        let executions = program.launch(&rows, devices, ptr::null_mut(), launch)?;
+        Ok(executions.into_vec())
     }
 }
 
@@ -152,7 +155,7 @@ impl Program {
         devices: &[usize],
         execute_device: *mut sys::PJRT_Device,
         launch: &ExecuteOptions<'_>,
-    ) -> Result<Vec<Execution>> {
+    ) -> Result<Executions> {
         let _running = self.client.begin()?;
         for (args, device) in rows.iter().zip(devices) {
             self.check_arguments(args, *device)?;
@@ -275,7 +278,7 @@ impl Program {
         execute_device: *mut sys::PJRT_Device,
         launch_id: i32,
         kept: &[i64],
-    ) -> Result<Vec<Execution>> {
+    ) -> Result<Executions> {
         let (num_args, num_outputs) = (self.signature.inputs.len(), self.signature.outputs.len());
         let args: SmallVec<[*mut sys::PJRT_Buffer; 32]> = rows
             .iter()
@@ -307,8 +310,8 @@ impl Program {
             a.device_complete_events = events.as_mut_ptr();
             a.execute_device = execute_device;
         });
-        let began = Instant::now();
         let watch = Metric::ExecuteTime.start();
+        let began = watch.began();
         // SAFETY: executable, device and arguments are live and of one client; the arguments have the
         // program's count, dtypes and shapes; there is room for as many outputs as the compiled
         // program was found to have, and for an event a device. Arguments and executable may be
@@ -321,7 +324,7 @@ impl Program {
         watch.stop();
         metrics::add(Counter::Execute, 1);
         metrics::add(Counter::Output, num_outputs as u64);
-        let mut executions = Vec::with_capacity(rows.len());
+        let mut executions = Executions::with_capacity(rows.len());
         for (row, &device) in devices.iter().enumerate() {
             // SAFETY: the call succeeded, so it filled in events and outputs, all owned by the caller,
             // the outputs being what the signature says (checked when the program was compiled).

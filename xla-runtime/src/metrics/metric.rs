@@ -147,6 +147,11 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
+    /// When the measurement started.
+    pub fn began(&self) -> Instant {
+        self.began
+    }
+
     /// Ends the measurement, adds its sample and returns it in seconds.
     pub fn stop(self) -> f64 {
         let now = Instant::now();
