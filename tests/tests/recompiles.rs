@@ -2,6 +2,7 @@
 //! is said where a program is really another one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use tests::with_devices;
 use xla::data::{DataLoader, TensorDataset};
 use xla::nn::functional::{Reduction, mse_loss};
 use xla::nn::{self, Module};
@@ -43,6 +44,12 @@ fn linear() -> Result<nn::Linear> {
     Ok(model)
 }
 
+/// Runs a test that draws random numbers in a process of its own: threads outside a launch share one
+/// generator, so that one runs what another has recorded of it.
+fn alone(test: impl FnOnce() -> Result<()>) {
+    with_devices(1, || test().unwrap());
+}
+
 /// What an assertion on a budget says when it fails.
 fn complaint<T>(spent: &Spent<T>, assert: impl FnOnce(&Spent<T>)) -> String {
     let failed = catch_unwind(AssertUnwindSafe(|| assert(spent))).err();
@@ -51,46 +58,50 @@ fn complaint<T>(spent: &Spent<T>, assert: impl FnOnce(&Spent<T>)) -> String {
 }
 
 #[test]
-fn a_learning_rate_that_changes_at_every_step_is_data() -> Result<()> {
-    let (x, y) = batch();
-    let model = linear()?;
-    let mut optimizer = Sgd::new(model.parameters(), 0.1).momentum(0.9);
-    // Through 1 and 0, and back.
-    let mut schedule = Scheduler::new(
-        &mut optimizer,
-        LambdaLR::new(|epoch| [1.0, 0.5, 10.0, 0.0, 0.25, 0.125][epoch as usize % 6]),
-    )?;
-    budget(|| {
-        for _ in 0..12 {
-            descend(&model, &mut optimizer, &x, &y)?;
-            schedule.step(&mut optimizer)?;
-            xla::sync()?;
-        }
+fn a_learning_rate_that_changes_at_every_step_is_data() {
+    alone(|| {
+        let (x, y) = batch();
+        let model = linear()?;
+        let mut optimizer = Sgd::new(model.parameters(), 0.1).momentum(0.9);
+        // Through 1 and 0, and back.
+        let mut schedule = Scheduler::new(
+            &mut optimizer,
+            LambdaLR::new(|epoch| [1.0, 0.5, 10.0, 0.0, 0.25, 0.125][epoch as usize % 6]),
+        )?;
+        budget(|| {
+            for _ in 0..12 {
+                descend(&model, &mut optimizer, &x, &y)?;
+                schedule.step(&mut optimizer)?;
+                xla::sync()?;
+            }
+            Ok(())
+        })?
+        .compiles(1)
+        .executions(12)
+        .host_reads(0)
+        .donations_missed(0);
         Ok(())
-    })?
-    .compiles(1)
-    .executions(12)
-    .host_reads(0)
-    .donations_missed(0);
-    Ok(())
+    });
 }
 
 #[test]
-fn the_count_of_adams_steps_is_data() -> Result<()> {
-    let (x, y) = batch();
-    let model = linear()?;
-    let mut optimizer = Adam::new(model.parameters(), 0.1).amsgrad(true);
-    budget(|| {
-        for _ in 0..20 {
-            descend(&model, &mut optimizer, &x, &y)?;
-            xla::sync()?;
-        }
+fn the_count_of_adams_steps_is_data() {
+    alone(|| {
+        let (x, y) = batch();
+        let model = linear()?;
+        let mut optimizer = Adam::new(model.parameters(), 0.1).amsgrad(true);
+        budget(|| {
+            for _ in 0..20 {
+                descend(&model, &mut optimizer, &x, &y)?;
+                xla::sync()?;
+            }
+            Ok(())
+        })?
+        .compiles(1)
+        .executions(20)
+        .donations_missed(0);
         Ok(())
-    })?
-    .compiles(1)
-    .executions(20)
-    .donations_missed(0);
-    Ok(())
+    });
 }
 
 #[test]
@@ -112,113 +123,121 @@ fn a_number_that_becomes_zero_or_one_is_data() -> Result<()> {
 }
 
 #[test]
-fn a_shorter_last_batch_is_a_second_program_and_says_why() -> Result<()> {
-    let samples: Vec<f32> = (0..40).map(|i| i as f32 / 40.0).collect();
-    let data = || {
-        TensorDataset::new(
-            Literal::from_slice(&samples, [10, 4])?,
-            Literal::from_slice(&samples[..10], [10, 1])?,
-        )
-    };
-    let train = |drop_last: bool| -> Result<_> {
+fn a_shorter_last_batch_is_a_second_program_and_says_why() {
+    alone(|| {
+        let samples: Vec<f32> = (0..40).map(|i| i as f32 / 40.0).collect();
+        let data = || {
+            TensorDataset::new(
+                Literal::from_slice(&samples, [10, 4])?,
+                Literal::from_slice(&samples[..10], [10, 1])?,
+            )
+        };
+        let train = |drop_last: bool| -> Result<_> {
+            let model = linear()?;
+            let mut optimizer = Sgd::new(model.parameters(), 0.1);
+            let loader = DataLoader::new(data()?).batch_size(4).drop_last(drop_last);
+            budget(|| {
+                for _epoch in 0..3 {
+                    for batch in &loader {
+                        let (x, y) = batch?;
+                        descend(&model, &mut optimizer, &x, &y)?;
+                        xla::sync()?;
+                    }
+                }
+                Ok(())
+            })
+        };
+        let spent = train(false)?;
+        spent.compiles(2).executions(9);
+        let said = complaint(&spent, |spent| _ = spent.compiles(1));
+        for part in [
+            "2 programs compiled where the budget is 1",
+            "1 by sync() at tests/tests/recompiles.rs:",
+            "parameter of f32[2, 4], was of f32[4, 4] (at ",
+            "drop_last",
+        ] {
+            assert!(said.contains(part), "{part:?} is not in: {said}");
+        }
+        // The program for whole batches is known by now.
+        train(true)?.compiles(0).executions(6);
+        Ok(())
+    });
+}
+
+#[test]
+fn printing_the_loss_is_one_read_and_no_other_program() {
+    alone(|| {
+        let (x, y) = batch();
         let model = linear()?;
         let mut optimizer = Sgd::new(model.parameters(), 0.1);
-        let loader = DataLoader::new(data()?).batch_size(4).drop_last(drop_last);
-        budget(|| {
-            for _epoch in 0..3 {
-                for batch in &loader {
-                    let (x, y) = batch?;
-                    descend(&model, &mut optimizer, &x, &y)?;
-                    xla::sync()?;
-                }
+        let mut losses = Vec::new();
+        let spent = budget(|| {
+            for _ in 0..5 {
+                let loss = descend(&model, &mut optimizer, &x, &y)?;
+                xla::sync()?;
+                losses.push(loss.item::<f32>()?);
             }
             Ok(())
-        })
-    };
-    let spent = train(false)?;
-    spent.compiles(2).executions(9);
-    let said = complaint(&spent, |spent| _ = spent.compiles(1));
-    for part in [
-        "2 programs compiled where the budget is 1",
-        "1 by sync() at tests/tests/recompiles.rs:",
-        "parameter of f32[2, 4], was of f32[4, 4] (at ",
-        "drop_last",
-    ] {
-        assert!(said.contains(part), "{part:?} is not in: {said}");
-    }
-    // The program for whole batches is known by now.
-    train(true)?.compiles(0).executions(6);
-    Ok(())
+        })?;
+        spent
+            .compiles(1)
+            .executions(5)
+            .host_reads(5)
+            .bytes_read(20)
+            .donations_missed(0);
+        assert!(losses[4] < losses[0], "{losses:?}");
+        let said = complaint(&spent, |spent| _ = spent.host_reads(0));
+        let line = "\n  5 by item() at tests/tests/recompiles.rs:";
+        assert!(said.contains(line), "{said}");
+        Ok(())
+    });
 }
 
 #[test]
-fn printing_the_loss_is_one_read_and_no_other_program() -> Result<()> {
-    let (x, y) = batch();
-    let model = linear()?;
-    let mut optimizer = Sgd::new(model.parameters(), 0.1);
-    let mut losses = Vec::new();
-    let spent = budget(|| {
-        for _ in 0..5 {
-            let loss = descend(&model, &mut optimizer, &x, &y)?;
-            xla::sync()?;
-            losses.push(loss.item::<f32>()?);
-        }
-        Ok(())
-    })?;
-    spent
+fn a_value_read_before_sync_runs_everything_once() {
+    alone(|| {
+        let (x, y) = batch();
+        let model = linear()?;
+        let mut optimizer = Sgd::new(model.parameters(), 0.1);
+        budget(|| {
+            for _ in 0..4 {
+                let loss = descend(&model, &mut optimizer, &x, &y)?;
+                loss.item::<f32>()?;
+                xla::sync()?;
+            }
+            Ok(())
+        })?
         .compiles(1)
-        .executions(5)
-        .host_reads(5)
-        .bytes_read(20)
+        .executions(4)
         .donations_missed(0);
-    assert!(losses[4] < losses[0], "{losses:?}");
-    let said = complaint(&spent, |spent| _ = spent.host_reads(0));
-    let line = "\n  5 by item() at tests/tests/recompiles.rs:";
-    assert!(said.contains(line), "{said}");
-    Ok(())
+        Ok(())
+    });
 }
 
 #[test]
-fn a_value_read_before_sync_runs_everything_once() -> Result<()> {
-    let (x, y) = batch();
-    let model = linear()?;
-    let mut optimizer = Sgd::new(model.parameters(), 0.1);
-    budget(|| {
-        for _ in 0..4 {
-            let loss = descend(&model, &mut optimizer, &x, &y)?;
-            loss.item::<f32>()?;
-            xla::sync()?;
-        }
+fn losses_that_are_kept_are_no_part_of_later_programs() {
+    alone(|| {
+        let (x, y) = batch();
+        let model = linear()?;
+        let mut optimizer = Sgd::new(model.parameters(), 0.1);
+        let mut total = Tensor::zeros((), DType::F32)?;
+        xla::sync()?;
+        let mut losses = Vec::new();
+        budget(|| {
+            for _ in 0..6 {
+                let loss = descend(&model, &mut optimizer, &x, &y)?.detach()?;
+                total = total.add(&loss)?;
+                losses.push(loss);
+                xla::sync()?;
+            }
+            Ok(())
+        })?
+        .compiles(1)
+        .executions(6);
+        let sum: f32 = losses.iter().map(|l| l.item::<f32>().unwrap()).sum();
+        assert!((total.item::<f32>()? - sum).abs() < 1e-4 * sum);
         Ok(())
-    })?
-    .compiles(1)
-    .executions(4)
-    .donations_missed(0);
-    Ok(())
-}
-
-#[test]
-fn losses_that_are_kept_are_no_part_of_later_programs() -> Result<()> {
-    let (x, y) = batch();
-    let model = linear()?;
-    let mut optimizer = Sgd::new(model.parameters(), 0.1);
-    let mut total = Tensor::zeros((), DType::F32)?;
-    xla::sync()?;
-    let mut losses = Vec::new();
-    budget(|| {
-        for _ in 0..6 {
-            let loss = descend(&model, &mut optimizer, &x, &y)?.detach()?;
-            total = total.add(&loss)?;
-            losses.push(loss);
-            xla::sync()?;
-        }
-        Ok(())
-    })?
-    .compiles(1)
-    .executions(6);
-    let sum: f32 = losses.iter().map(|l| l.item::<f32>().unwrap()).sum();
-    assert!((total.item::<f32>()? - sum).abs() < 1e-4 * sum);
-    Ok(())
+    });
 }
 
 #[test]

@@ -374,6 +374,38 @@ fn threads_outside_a_launch() {
     });
 }
 
+/// Threads outside a launch share one random generator, so that one runs what another has recorded of
+/// it: not while that one goes through it backwards.
+#[test]
+fn threads_outside_a_launch_that_train() {
+    with_devices(1, || {
+        let start = Barrier::new(3);
+        let work = || -> Result<()> {
+            let weight = f32s(&[0.5; 64]).requires_grad_(true)?;
+            start.wait();
+            for _ in 0..60 {
+                let noise = Tensor::rand(64, ())?;
+                // Long enough for the other threads to come in between.
+                let mut product = weight.mul(&noise)?;
+                for _ in 0..40 {
+                    product = product.add(1.0)?;
+                }
+                product.sum((), false)?.backward()?;
+                xla::sync()?;
+                let gradient = weight.grad().map(|grad| grad.to_vec::<f32>()).transpose()?;
+                assert_eq!(gradient, Some(noise.to_vec::<f32>()?));
+                weight.zero_grad();
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            for thread in [(); 3].map(|()| scope.spawn(work)) {
+                thread.join().unwrap().unwrap();
+            }
+        });
+    });
+}
+
 #[test]
 fn uploads_and_downloads_are_counted() -> Result<()> {
     let scope = Scope::new();

@@ -6,7 +6,7 @@ use super::vjp::{Gradients, Vjp};
 use super::{GradHook, Leaf};
 use crate::Tensor;
 use crate::storage::{Contents, History, Value};
-use crate::trace::{self, Slot, Trace, flag, no_grad};
+use crate::trace::{self, Slot, Trace, Undisturbed, flag, no_grad};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::panic::Location;
@@ -41,6 +41,7 @@ pub(super) struct Pass<'a> {
     pub(super) target: Target<'a>,
     op: &'static str,
     location: &'static Location<'static>,
+    _undisturbed: Undisturbed,
 }
 
 impl Pass<'_> {
@@ -424,6 +425,7 @@ pub(super) fn start<'a>(
     let mut pass = Pass {
         id: next_pass(),
         trace: Trace::of_thread(first.device()),
+        _undisturbed: Undisturbed::of(first)?,
         epoch: 0,
         pending: Vec::new(),
         frozen: BTreeMap::new(),

@@ -9,6 +9,7 @@ mod recording;
 mod region;
 mod scope;
 mod template;
+mod turn;
 
 pub(crate) use record::{
     detach, rearrange, rebind, record_at, record_classed, record_on, with_node,
@@ -22,6 +23,7 @@ pub(crate) use region::{Argument, Recorded, Region, Tape, record_region, replay}
 pub(crate) use scope::{ambient, recorder};
 pub use scope::{enable_grad, is_grad_enabled, no_grad, recorded_by, set_grad_enabled};
 pub(crate) use template::Template;
+pub(crate) use turn::Undisturbed;
 
 use crate::hash::Hash128;
 use crate::op::{InputType, Number, OpEntry, Operand};
@@ -66,6 +68,8 @@ pub(crate) struct Trace {
     ended: AtomicBool,
     /// The thread that records a region, else 0.
     region: AtomicU64,
+    /// The thread that goes through it backwards, else 0.
+    pass: AtomicU64,
 }
 
 /// A trace on the thread that records it.
@@ -187,6 +191,7 @@ impl Trace {
             buried: Mutex::new(Vec::new()),
             ended: AtomicBool::new(false),
             region: AtomicU64::new(0),
+            pass: AtomicU64::new(0),
         })
     }
 

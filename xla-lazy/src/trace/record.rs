@@ -251,6 +251,16 @@ fn record_in(
                 // nobody would sync it there.
                 if !any_pending_in(operands, &trace) && !other.has_ended() {
                     trace = other;
+                } else if other.is_own_pass() {
+                    // What a backward pass goes through is not cut: the other operands run first.
+                    sync::flush(
+                        &trace,
+                        Cause::Operand {
+                            op: entry.name,
+                            at: location,
+                        },
+                    )?;
+                    trace = other;
                 } else {
                     flush_foreign(entry.name, &other, location)?;
                 }

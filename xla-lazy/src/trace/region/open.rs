@@ -15,8 +15,7 @@ use crate::ty::Ty;
 use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, MutexGuard};
 use xla_core::{Device, Error, Result};
 use xla_runtime::thread_token;
 
@@ -52,8 +51,8 @@ impl Changed {
 /// What an open region's recording knows of the one that it interrupts.
 pub(crate) struct Enclosing {
     pub(in crate::trace) outer: Recording,
-    op: &'static str,
-    location: &'static Location<'static>,
+    pub(in crate::trace) op: &'static str,
+    pub(in crate::trace) location: &'static Location<'static>,
     thread: u64,
     /// Captures: nodes of the outer recording with theirs here.
     captured: Vec<(u32, u32)>,
@@ -158,51 +157,6 @@ impl Recording {
         enclosing.captured.push((outer, index));
         enclosing.by_outer.insert(outer, index);
         index
-    }
-}
-
-impl Trace {
-    /// The lock under which programs are cut and started.
-    ///
-    /// # Errors
-    /// [`Error::InBody`] while the calling thread records a region, [`Error::Deadline`] when another
-    /// one does for too long.
-    pub(crate) fn serial(&self) -> Result<MutexGuard<'_, ()>> {
-        if self.region.load(Ordering::Acquire) != 0 {
-            self.await_region()?;
-        }
-        Ok(self.syncing.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    #[cold]
-    fn await_region(&self) -> Result<()> {
-        let patience = sync::deadline();
-        let end = Instant::now() + patience;
-        loop {
-            match self.region.load(Ordering::Acquire) {
-                0 => return Ok(()),
-                thread if thread == thread_token() => return Err(self.in_body()),
-                _ if Instant::now() > end => {
-                    return Err(Error::Deadline {
-                        what: "recording a loop's body on another thread".into(),
-                        after: patience,
-                        advice: ": do not wait in the body for a thread that reads tensors",
-                    });
-                }
-                _ => std::thread::sleep(Duration::from_micros(100)),
-            }
-        }
-    }
-
-    fn in_body(&self) -> Error {
-        let state = self.lock();
-        let enclosing = state.recording.enclosing.as_ref();
-        Error::InBody {
-            op: enclosing.map_or("a loop", |e| e.op),
-            what: "nothing can be synced or read in it",
-            advice: "return what is needed of it",
-            at: enclosing.map(|e| e.location.into()).unwrap_or_default(),
-        }
     }
 }
 

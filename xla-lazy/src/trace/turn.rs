@@ -1,0 +1,131 @@
+//! Who may cut a trace, and when.
+
+use super::Trace;
+use crate::sync;
+use crate::tensor::Tensor;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use xla_core::{Error, Result};
+use xla_runtime::thread_token;
+
+impl Trace {
+    /// The lock under which programs are cut and started.
+    ///
+    /// # Errors
+    /// [`Error::InBody`] while the calling thread records a region, [`Error::Deadline`] when another
+    /// one does, or goes through the trace backwards, for too long.
+    pub(crate) fn serial(&self) -> Result<MutexGuard<'_, ()>> {
+        loop {
+            if self.region.load(Ordering::Acquire) != 0 || self.is_others_pass() {
+                self.await_turn()?;
+            }
+            let serial = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+            // A pass may have begun since; from here on one waits for the lock.
+            if !self.is_others_pass() {
+                return Ok(serial);
+            }
+        }
+    }
+
+    /// Whether another thread goes through the trace backwards.
+    fn is_others_pass(&self) -> bool {
+        let thread = self.pass.load(Ordering::Acquire);
+        thread != 0 && thread != thread_token()
+    }
+
+    /// Whether the calling thread goes through the trace backwards.
+    pub(super) fn is_own_pass(&self) -> bool {
+        self.pass.load(Ordering::Acquire) == thread_token()
+    }
+
+    #[cold]
+    fn await_turn(&self) -> Result<()> {
+        wait_while(|| match self.region.load(Ordering::Acquire) {
+            thread if thread == thread_token() => Err(self.in_body()),
+            0 if self.is_others_pass() => Ok(Some("a backward pass on another thread")),
+            0 => Ok(None),
+            _ => Ok(Some("recording a loop's body on another thread")),
+        })
+    }
+
+    fn in_body(&self) -> Error {
+        let state = self.lock();
+        let enclosing = state.recording.enclosing.as_ref();
+        Error::InBody {
+            op: enclosing.map_or("a loop", |e| e.op),
+            what: "nothing can be synced or read in it",
+            advice: "return what is needed of it",
+            at: enclosing.map(|e| e.location.into()).unwrap_or_default(),
+        }
+    }
+}
+
+/// Waits for what another thread does, for as long as `doing` names it.
+fn wait_while(mut doing: impl FnMut() -> Result<Option<&'static str>>) -> Result<()> {
+    let patience = sync::deadline();
+    let end = Instant::now() + patience;
+    while let Some(what) = doing()? {
+        if Instant::now() > end {
+            return Err(Error::Deadline {
+                what: what.into(),
+                after: patience,
+                advice: ": do not wait in it for a thread that reads tensors",
+            });
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    Ok(())
+}
+
+/// Keeps other threads from cutting a trace while a backward pass of this one goes through it.
+pub(crate) struct Undisturbed {
+    trace: Arc<Trace>,
+    /// Whether the pass is part of another one of the thread through the same trace.
+    inner: bool,
+}
+
+impl Undisturbed {
+    /// # Errors
+    /// [`Error::Deadline`] when another thread goes through the trace backwards for too long.
+    pub(crate) fn new(trace: Arc<Trace>) -> Result<Self> {
+        let thread = thread_token();
+        let mut inner = false;
+        wait_while(|| {
+            let pass = &trace.pass;
+            let others = pass.compare_exchange(0, thread, Ordering::AcqRel, Ordering::Acquire);
+            inner = others == Err(thread);
+            Ok((others.is_err() && !inner).then_some("a backward pass on another thread"))
+        })?;
+        // Who is cutting it now may finish. Inside a region nobody is.
+        if !inner && trace.region.load(Ordering::Acquire) != thread {
+            drop(trace.syncing.lock());
+        }
+        Ok(Undisturbed { trace, inner })
+    }
+
+    /// The same for the trace that a tensor is pending in, or else the calling thread's.
+    ///
+    /// # Errors
+    /// As [`Undisturbed::new`].
+    pub(crate) fn of(tensor: &Tensor) -> Result<Self> {
+        loop {
+            let pending = tensor.storage.pending_in();
+            let trace = pending.unwrap_or_else(|| Trace::of_thread(tensor.device()));
+            let undisturbed = Undisturbed::new(trace)?;
+            // It may have been computed meanwhile.
+            match tensor.storage.pending_in() {
+                Some(now) if !Arc::ptr_eq(&now, &undisturbed.trace) => {}
+                _ => return Ok(undisturbed),
+            }
+        }
+    }
+}
+
+impl Drop for Undisturbed {
+    fn drop(&mut self) {
+        if !self.inner {
+            self.trace.pass.store(0, Ordering::Release);
+        }
+    }
+}
