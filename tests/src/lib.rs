@@ -32,6 +32,15 @@ pub fn with_devices(n: usize, test: impl FnOnce()) {
     with_env(&[("CPU_NUM_DEVICES", &n.to_string())], test);
 }
 
+/// Runs a test that draws from the default generator in a process of its own: threads outside a launch
+/// share it, so that one runs what another has recorded of it.
+///
+/// # Panics
+/// As [`with_devices`], and when the test fails.
+pub fn alone(test: impl FnOnce() -> xla::Result<()>) {
+    with_devices(1, || test().unwrap());
+}
+
 /// Runs a test in a process of its own with these environment variables.
 ///
 /// # Panics

@@ -2,7 +2,7 @@
 //! is said where a program is really another one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use tests::with_devices;
+use tests::alone;
 use xla::data::{DataLoader, TensorDataset};
 use xla::nn::functional::{Reduction, mse_loss};
 use xla::nn::{self, Module};
@@ -42,12 +42,6 @@ fn linear() -> Result<nn::Linear> {
     let model = nn::Linear::new(4, 1, xla::device()?)?;
     xla::sync()?;
     Ok(model)
-}
-
-/// Runs a test that draws random numbers in a process of its own: threads outside a launch share one
-/// generator, so that one runs what another has recorded of it.
-fn alone(test: impl FnOnce() -> Result<()>) {
-    with_devices(1, || test().unwrap());
 }
 
 /// What an assertion on a budget says when it fails.

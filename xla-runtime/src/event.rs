@@ -133,7 +133,7 @@ impl Pending {
             let outcome = self.poll();
             // Reading the clock takes longer than looking.
             looks = looks.wrapping_add(1);
-            let late = || (busy.is_none() || looks % 8 == 0) && start.elapsed() >= time;
+            let late = || (busy.is_none() || looks.is_multiple_of(8)) && start.elapsed() >= time;
             if outcome.is_some() || late() {
                 return outcome;
             }

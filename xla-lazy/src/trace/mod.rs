@@ -12,7 +12,7 @@ mod template;
 mod turn;
 
 pub(crate) use record::{
-    detach, rearrange, rebind, record_at, record_classed, record_on, with_node,
+    claim, detach, is_others, rearrange, rebind, record_at, record_classed, record_on, with_node,
 };
 pub use record::{record, record_collective, record_op};
 pub(crate) use recording::{

@@ -251,16 +251,6 @@ fn record_in(
                 // nobody would sync it there.
                 if !any_pending_in(operands, &trace) && !other.has_ended() {
                     trace = other;
-                } else if other.is_own_pass() {
-                    // What a backward pass goes through is not cut: the other operands run first.
-                    sync::flush(
-                        &trace,
-                        Cause::Operand {
-                            op: entry.name,
-                            at: location,
-                        },
-                    )?;
-                    trace = other;
                 } else {
                     flush_foreign(entry.name, &other, location)?;
                 }
@@ -277,6 +267,26 @@ fn any_pending_in(operands: &[Operand<'_>], trace: &Arc<Trace>) -> bool {
             .is_some_and(|p| Arc::ptr_eq(&p, trace)),
         Operand::Number(_) => false,
     })
+}
+
+/// Whether a tensor is pending in another thread's trace.
+pub(crate) fn is_others(tensor: &Tensor) -> bool {
+    let pending = tensor.storage.pending_in();
+    pending.is_some_and(|trace| trace.owner() != thread_token())
+}
+
+/// Runs what another thread has recorded of a tensor, so that what this one makes of it is its own.
+pub(crate) fn claim(
+    op: &'static str,
+    tensor: &Tensor,
+    location: &'static Location<'static>,
+) -> Result<()> {
+    while let Some(trace) = tensor.storage.pending_in()
+        && trace.owner() != thread_token()
+    {
+        flush_foreign(op, &trace, recorder(location))?;
+    }
+    Ok(())
 }
 
 /// Runs another trace's program because a value of it is needed here.

@@ -3,11 +3,17 @@
 use super::Trace;
 use crate::sync;
 use crate::tensor::Tensor;
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use xla_core::{Error, Result};
 use xla_runtime::thread_token;
+
+thread_local! {
+    /// The backward passes that the thread is in.
+    static PASSES: Cell<u32> = const { Cell::new(0) };
+}
 
 impl Trace {
     /// The lock under which programs are cut and started.
@@ -28,15 +34,11 @@ impl Trace {
         }
     }
 
-    /// Whether another thread goes through the trace backwards.
+    /// Whether another thread goes through the trace backwards, and this one can wait for it: two that
+    /// are in passes would wait for each other. Then the other's pass is an error.
     fn is_others_pass(&self) -> bool {
         let thread = self.pass.load(Ordering::Acquire);
-        thread != 0 && thread != thread_token()
-    }
-
-    /// Whether the calling thread goes through the trace backwards.
-    pub(super) fn is_own_pass(&self) -> bool {
-        self.pass.load(Ordering::Acquire) == thread_token()
+        thread != 0 && thread != thread_token() && PASSES.get() == 0
     }
 
     #[cold]
@@ -81,33 +83,35 @@ fn wait_while(mut doing: impl FnMut() -> Result<Option<&'static str>>) -> Result
 /// Keeps other threads from cutting a trace while a backward pass of this one goes through it.
 pub(crate) struct Undisturbed {
     trace: Arc<Trace>,
-    /// Whether the pass is part of another one of the thread through the same trace.
-    inner: bool,
+    /// Whether it is this that keeps them: not in a pass that is part of another one.
+    keeps: bool,
 }
 
 impl Undisturbed {
     /// # Errors
     /// [`Error::Deadline`] when another thread goes through the trace backwards for too long.
-    pub(crate) fn new(trace: Arc<Trace>) -> Result<Self> {
+    fn new(trace: Arc<Trace>) -> Result<Self> {
         let thread = thread_token();
-        let mut inner = false;
+        let mut keeps = false;
         wait_while(|| {
             let pass = &trace.pass;
-            let others = pass.compare_exchange(0, thread, Ordering::AcqRel, Ordering::Acquire);
-            inner = others == Err(thread);
-            Ok((others.is_err() && !inner).then_some("a backward pass on another thread"))
+            let begun = pass.compare_exchange(0, thread, Ordering::AcqRel, Ordering::Acquire);
+            keeps = begun.is_ok();
+            Ok((!keeps && trace.is_others_pass()).then_some("a backward pass on another thread"))
         })?;
         // Who is cutting it now may finish. Inside a region nobody is.
-        if !inner && trace.region.load(Ordering::Acquire) != thread {
+        if keeps && trace.region.load(Ordering::Acquire) != thread {
             drop(trace.syncing.lock());
         }
-        Ok(Undisturbed { trace, inner })
+        PASSES.set(PASSES.get() + 1);
+        Ok(Undisturbed { trace, keeps })
     }
 
-    /// The same for the trace that a tensor is pending in, or else the calling thread's.
+    /// For a pass that begins at this tensor: for the trace that it is pending in, or else the calling
+    /// thread's.
     ///
     /// # Errors
-    /// As [`Undisturbed::new`].
+    /// [`Error::Deadline`] when another thread goes through the trace backwards for too long.
     pub(crate) fn of(tensor: &Tensor) -> Result<Self> {
         loop {
             let pending = tensor.storage.pending_in();
@@ -124,7 +128,8 @@ impl Undisturbed {
 
 impl Drop for Undisturbed {
     fn drop(&mut self) {
-        if !self.inner {
+        PASSES.set(PASSES.get() - 1);
+        if self.keeps {
             self.trace.pass.store(0, Ordering::Release);
         }
     }

@@ -5,13 +5,13 @@ use crate::Tensor;
 use crate::op::{Derivative, InputType, Number, Operand, Operator, entry};
 use crate::spmd;
 use crate::stablehlo::{Func, Value};
-use crate::trace::{no_grad, record_at, record_op};
+use crate::trace::{self, no_grad, record_at, record_op};
 use crate::ty::{Ty, ty};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use xla_core::{DType, Device, Error, IntoShape, Literal, Result, Shape};
 
 /// The state after a draw of `count` elements.
@@ -176,6 +176,7 @@ impl Generator {
     /// The error of the state's own program, if that failed.
     #[track_caller]
     pub fn get_state(&self) -> Result<Tensor> {
+        let _turn = self.take_turn("get_state", Location::caller())?;
         self.state.copy()
     }
 
@@ -185,7 +186,7 @@ impl Generator {
     /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for another tensor than `u64[2]`.
     #[track_caller]
     pub fn set_state(&self, state: &Tensor) -> Result<()> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.take_turn("set_state", Location::caller())?;
         self.state.set_data(state)
     }
 
@@ -232,9 +233,27 @@ impl Generator {
     }
 
     fn derived(&self, number: u32, at: &'static Location<'static>) -> Result<Generator> {
+        let _turn = self.take_turn(FoldIn::NAME, at)?;
         let number = Number::Int(number.into());
         let operands = [Operand::Tensor(&self.state), Operand::Number(number)];
         record_at(entry(FoldIn), &operands, at).map(Self::of)
+    }
+
+    /// The sole use of the state, which no other thread has pending: were it recorded where that is
+    /// pending, what is drawn would run when the other thread syncs.
+    fn take_turn(
+        &self,
+        op: &'static str,
+        at: &'static Location<'static>,
+    ) -> Result<MutexGuard<'_, ()>> {
+        loop {
+            // Not waited for with the turn taken: the other thread may want it before it gets there.
+            trace::claim(op, &self.state, at)?;
+            let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            if !trace::is_others(&self.state) {
+                return Ok(turn);
+            }
+        }
     }
 
     /// Random 32-bit words.
@@ -258,7 +277,7 @@ impl Generator {
         operands: &[Operand<'_>],
         at: &'static Location<'static>,
     ) -> Result<Tensor> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.take_turn(O::NAME, at)?;
         let state = Operand::Tensor(&self.state);
         let mut all = smallvec::SmallVec::<[Operand<'_>; 4]>::from_elem(state, 1);
         all.extend_from_slice(operands);
