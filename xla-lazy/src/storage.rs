@@ -9,7 +9,7 @@ use crossbeam::atomic::AtomicCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use xla_core::{Device, Error};
-use xla_runtime::thread_token;
+use xla_runtime::owner_lock::thread_token;
 
 /// What a storage holds just now.
 pub(crate) enum Value {

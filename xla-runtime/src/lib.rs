@@ -57,6 +57,7 @@ pub mod kv;
 pub mod literal_file;
 pub mod meeting;
 pub mod metrics;
+pub mod owner_lock;
 pub mod process;
 pub mod profiler;
 
@@ -83,7 +84,7 @@ mod live;
 mod memory;
 mod named_value;
 mod options;
-mod owner_lock;
+
 mod plugin;
 mod shardings;
 mod signature;
@@ -102,7 +103,7 @@ pub use exit::when_main_ends;
 pub use kv::{Cluster, KeyValueStore, set_cluster};
 pub use named_value::AttributeValue;
 pub use options::{ClientOptions, CompileOptions, ExecuteOptions, OptionValue};
-pub use owner_lock::{OwnerGuard, OwnerLock, thread_token};
+
 pub use plugin::Plugin;
 pub use signature::Signature;
 pub use threads::{CpuThreads, set_cpu_threads};

@@ -38,7 +38,7 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use xla_core::{Category, DType, Device, Error, Result};
-use xla_runtime::{OwnerGuard, OwnerLock, thread_token};
+use xla_runtime::owner_lock::{OwnerGuard, OwnerLock, thread_token};
 
 /// What the lock of a trace guards.
 pub(crate) struct State {

@@ -13,7 +13,7 @@ use crate::tensor::Tensor;
 use std::panic::Location;
 use std::sync::Arc;
 use xla_core::{Device, Error, Result};
-use xla_runtime::thread_token;
+use xla_runtime::owner_lock::thread_token;
 
 /// The calling thread's trace for the operands' device.
 fn choose(

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use xla_core::{Error, Result};
-use xla_runtime::thread_token;
+use xla_runtime::owner_lock::thread_token;
 
 thread_local! {
     /// The backward passes that the thread is in.

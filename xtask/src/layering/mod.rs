@@ -63,7 +63,7 @@ const RULES: [Rule; 4] = [
     Rule {
         package: "xla-lazy",
         of: "xla_runtime",
-        names: Names::Only(&["context", "metrics"]),
+        names: Names::Only(&["context", "metrics", "owner_lock"]),
         exempt: &["cache", "sync"],
         reason: "xla-lazy names no PJRT type outside `cache` and `sync`",
     },

@@ -17,7 +17,7 @@ use std::panic::Location;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use xla_core::{Device, Error, Result};
-use xla_runtime::thread_token;
+use xla_runtime::owner_lock::thread_token;
 
 /// An argument of a region to be recorded.
 #[derive(Debug, Clone, Copy)]
