@@ -61,12 +61,13 @@ impl Block {
             .forward(&self.ln1.forward(h)?)?
             .reshape([BATCH, LENGTH, 3, HEADS, WIDTH / HEADS])?
             .permute([2, 0, 3, 1, 4])?;
-        let [q, k, v] = [qkv.select(0, 0)?, qkv.select(0, 1)?, qkv.select(0, 2)?];
+        let parts = qkv.unbind(0)?;
+        let [q, k, v] = [&parts[0], &parts[1], &parts[2]];
         let options = AttentionOptions {
             is_causal: true,
             ..Default::default()
         };
-        let attended = scaled_dot_product_attention(&q, &k, &v, options)?
+        let attended = scaled_dot_product_attention(q, k, v, options)?
             .transpose(1, 2)?
             .reshape([BATCH, LENGTH, WIDTH])?;
         let h = h.add(&self.proj.forward(&attended)?)?;

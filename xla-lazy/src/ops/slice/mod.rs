@@ -2,6 +2,7 @@
 
 mod cat;
 mod pad;
+mod part;
 mod split;
 
 pub use pad::PadMode;

@@ -7,6 +7,10 @@ use xla_core::{Error, Result};
 /// More parts than this are a mistake, and their handles alone would fill the memory.
 const MOST_PARTS: usize = 1 << 20;
 
+/// Of so many parts each has a place that the compiler knows. Where there are more, their starts are data,
+/// so that they are one operator.
+const MOST_PLACED: usize = 64;
+
 fn few_enough(op: &'static str, parts: usize) -> Result<()> {
     match parts <= MOST_PARTS {
         true => Ok(()),
@@ -108,9 +112,10 @@ impl Tensor {
         let at = Location::caller();
         let axis = self.shape().axis("unbind", dim).map_err(|e| e.at(at))?;
         few_enough("unbind", self.dims()[axis]).map_err(|e| e.at(at))?;
-        let mut parts = Vec::with_capacity(self.dims()[axis]);
-        for i in 0..self.dims()[axis] {
-            parts.push(self.select(axis as i64, i as i64)?);
+        let ends: Vec<usize> = (1..=self.dims()[axis]).collect();
+        let mut parts = self.parts_up_to(axis, &ends)?;
+        for part in &mut parts {
+            *part = part.squeeze(axis)?;
         }
         Ok(parts)
     }
@@ -170,7 +175,10 @@ impl Tensor {
         let mut parts = Vec::with_capacity(ends.len());
         let mut start = 0;
         for &end in ends {
-            parts.push(self.narrow(axis as i64, start as i64, end - start)?);
+            parts.push(match ends.len() <= MOST_PLACED {
+                true => self.part(axis, start, end)?,
+                false => self.narrow(axis as i64, start as i64, end - start)?,
+            });
             start = end;
         }
         Ok(parts)
