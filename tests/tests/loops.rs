@@ -1,5 +1,8 @@
 //! Loops on the device: values and gradients are those of the loop written out.
 
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 use tests::check::{close, values};
 use tests::with_devices;
 use xla::metrics::Scope;
@@ -363,5 +366,46 @@ fn what_a_body_cannot_do_is_an_error_at_its_line() {
             Ok(())
         };
         run().unwrap();
+    });
+}
+
+/// A backward pass that another thread begins in the middle of a body has to wait for the body's end,
+/// and the body for nothing: a body that waits for such a pass makes it fail, and goes on.
+#[test]
+fn another_threads_backward_pass_waits_for_the_body() {
+    let variables = [("CPU_NUM_DEVICES", "1"), ("XLA_DEADLINE_SECONDS", "5")];
+    tests::with_env(&variables, || {
+        let leaf = || Tensor::full([2], 3.0, DType::F32)?.requires_grad_(true);
+        let (waits, awaited) = (leaf().unwrap(), leaf().unwrap());
+        let [after, within] = [&waits, &awaited].map(|leaf| leaf.mul(2.0)?.sum((), false));
+        let (after, within) = (after.unwrap(), within.unwrap());
+        let backward = |y: &Tensor| {
+            let (y, (begins, begun)) = (y.clone(), mpsc::channel());
+            let (ends, ended) = mpsc::channel();
+            thread::spawn(move || {
+                begins.send(()).unwrap();
+                // Nobody hears of it where the test has failed.
+                let _ = ends.send(y.backward());
+            });
+            begun.recv().unwrap();
+            ended
+        };
+        let x = Tensor::full([2], 3.0, DType::F32).unwrap();
+        let mut waiting = None;
+        let results = fori_loop(3, &[&x], |_, carry| {
+            let failed = backward(&within).recv_timeout(Duration::from_secs(60));
+            assert!(matches!(failed, Ok(Err(Error::Deadline { .. }))));
+            waiting = Some(backward(&after));
+            thread::sleep(Duration::from_millis(200));
+            // A pass of its own.
+            let inner = carry[0].detach()?.requires_grad_(true)?;
+            inner.mul(&inner)?.sum((), false)?.backward()?;
+            Ok(vec![inner.grad().expect("a gradient")])
+        });
+        assert_eq!(results.unwrap()[0].to_vec::<f32>().unwrap(), [24.0; 2]);
+        let waited = waiting.unwrap().recv_timeout(Duration::from_secs(60));
+        waited.unwrap().unwrap();
+        let gradient = waits.grad().unwrap();
+        assert_eq!(gradient.to_vec::<f32>().unwrap(), [2.0; 2]);
     });
 }

@@ -2,6 +2,9 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 use tests::check::values;
 use tests::{conformance, with_devices};
 use xla::metrics::Scope;
@@ -312,4 +315,27 @@ fn what_cannot_be_drawn() -> Result<()> {
         Err(Error::Autograd { op: "uniform_", .. })
     ));
     Ok(())
+}
+
+/// Seeding a generator whose state another thread has pending waits for that thread's backward pass,
+/// which draws meanwhile.
+#[test]
+fn a_backward_pass_draws_while_another_thread_seeds() {
+    let variables = [("CPU_NUM_DEVICES", "1"), ("XLA_DEADLINE_SECONDS", "8")];
+    tests::with_env(&variables, || {
+        let leaf = Tensor::zeros(2, ()).unwrap().requires_grad_(true).unwrap();
+        let doubled = leaf.mul(2.0).unwrap();
+        let (seeds, seeded) = mpsc::channel();
+        let _hook = doubled.register_hook(move |_| {
+            let seeds = seeds.clone();
+            thread::spawn(move || seeds.send(xla::manual_seed(3)));
+            thread::sleep(Duration::from_secs(1));
+            Tensor::rand(2, ()).map(Some)
+        });
+        let _pending = Tensor::rand(3, ()).unwrap();
+        doubled.sum((), false).unwrap().backward().unwrap();
+        let seeded = seeded.recv_timeout(Duration::from_secs(60));
+        seeded.unwrap().unwrap();
+        assert!(leaf.grad().is_some());
+    });
 }

@@ -78,7 +78,7 @@ impl<T> OwnerLock<T> {
             Err(TryLockError::WouldBlock) => return None,
         };
         if self.owner == thread_token() {
-            return Some(OwnerGuard::of(self, Way::Gate(gate)));
+            return Some(self.enter_by(gate));
         }
         self.ask();
         match self.inside.load(Ordering::Acquire) {
@@ -110,6 +110,14 @@ impl<T> OwnerLock<T> {
         alone
     }
 
+    /// The owner, who calls, is inside: others ask only with the gate, and have left before they gave
+    /// it back.
+    fn enter_by<'a>(&'a self, gate: MutexGuard<'a, ()>) -> OwnerGuard<'a, T> {
+        // For `enter`, should the owner come once more.
+        self.inside.store(true, Ordering::Relaxed);
+        OwnerGuard::of(self, Way::Gate(gate))
+    }
+
     /// Says that a thread other than the owner, which holds the gate, wants to be inside. If the
     /// owner has not seen that yet, it has said that it is inside.
     fn ask(&self) {
@@ -125,8 +133,7 @@ impl<T> OwnerLock<T> {
     fn lock_behind_gate(&self) -> OwnerGuard<'_, T> {
         let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
         if self.owner == thread_token() {
-            // Others ask only with the gate, and have left before they gave it back.
-            return OwnerGuard::of(self, Way::Gate(gate));
+            return self.enter_by(gate);
         }
         self.ask();
         let mut looks = 0;
@@ -200,9 +207,8 @@ impl<T> Drop for OwnerGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         match self.way {
-            Way::Owner => self.lock.inside.store(false, Ordering::Release),
-            Way::Gate(_) => {}
-            // Before the gate is given back, which is when the guard in it is dropped.
+            // Before the gate, if there is one, is given back, which is when the guard in it is dropped.
+            Way::Owner | Way::Gate(_) => self.lock.inside.store(false, Ordering::Release),
             Way::Other(_) => self.lock.asked.store(false, Ordering::Release),
         }
     }
@@ -318,6 +324,14 @@ mod tests {
     fn its_owner_does_not_wait_for_itself() {
         let lock = OwnerLock::new(());
         let _held = lock.lock();
+        let _again = lock.lock();
+    }
+
+    #[test]
+    #[should_panic = "taken by the thread that holds it"]
+    fn nor_does_it_come_in_twice_after_it_has_waited() {
+        let lock = OwnerLock::new(());
+        let _held = lock.lock_behind_gate();
         let _again = lock.lock();
     }
 

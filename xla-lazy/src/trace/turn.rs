@@ -5,7 +5,7 @@ use crate::sync;
 use crate::tensor::Tensor;
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 use xla_core::{Error, Result};
 use xla_runtime::owner_lock::thread_token;
@@ -89,19 +89,39 @@ pub(crate) struct Undisturbed {
 
 impl Undisturbed {
     /// # Errors
-    /// [`Error::Deadline`] when another thread goes through the trace backwards for too long.
+    /// [`Error::Deadline`] when another thread goes through the trace backwards, cuts it, or records a
+    /// region in it, for too long.
     fn new(trace: Arc<Trace>) -> Result<Self> {
         let thread = thread_token();
+        let pass = &trace.pass;
         let mut keeps = false;
-        wait_while(|| {
-            let pass = &trace.pass;
-            let begun = pass.compare_exchange(0, thread, Ordering::AcqRel, Ordering::Acquire);
-            keeps = begun.is_ok();
-            Ok((!keeps && trace.is_others_pass()).then_some("a backward pass on another thread"))
-        })?;
-        // Who is cutting it now may finish. Inside a region nobody is.
-        if keeps && trace.region.load(Ordering::Acquire) != thread {
-            drop(trace.syncing.lock());
+        let waited = wait_while(|| {
+            if !keeps && pass.load(Ordering::Acquire) == thread {
+                return Ok(None);
+            }
+            let region = trace.region.load(Ordering::Acquire);
+            if region != 0 && region != thread {
+                // The body may go backwards itself before it ends.
+                if std::mem::take(&mut keeps) {
+                    pass.store(0, Ordering::Release);
+                }
+                return Ok(Some("recording a loop's body on another thread"));
+            }
+            let begin = || pass.compare_exchange(0, thread, Ordering::AcqRel, Ordering::Acquire);
+            keeps = keeps || begin().is_ok();
+            if !keeps {
+                let others = trace.is_others_pass();
+                return Ok(others.then_some("a backward pass on another thread"));
+            }
+            // Who is cutting it now may finish. Inside a region nobody is.
+            let is_cut = || matches!(trace.syncing.try_lock(), Err(TryLockError::WouldBlock));
+            Ok((region == 0 && is_cut()).then_some("starting a program on another thread"))
+        });
+        if let Err(error) = waited {
+            if keeps {
+                pass.store(0, Ordering::Release);
+            }
+            return Err(error);
         }
         PASSES.set(PASSES.get() + 1);
         Ok(Undisturbed { trace, keeps })
@@ -111,7 +131,8 @@ impl Undisturbed {
     /// thread's.
     ///
     /// # Errors
-    /// [`Error::Deadline`] when another thread goes through the trace backwards for too long.
+    /// [`Error::Deadline`] when another thread goes through the trace backwards, cuts it, or records a
+    /// region in it, for too long.
     pub(crate) fn of(tensor: &Tensor) -> Result<Self> {
         loop {
             let pending = tensor.storage.pending_in();

@@ -394,11 +394,17 @@ pub fn manual_seed(seed: u64) -> Result<()> {
     default_generator(spmd::default_device("manual_seed")?)?;
     let generators = context.extension(Generators::default);
     let mut generators = generators.0.lock().unwrap_or_else(PoisonError::into_inner);
-    generators.values_mut().try_for_each(|kept| match kept {
-        Kept::OnDevice(generator) => generator.manual_seed(seed),
-        Kept::OnHost(state) => {
-            *state = vec![seed, 0];
-            Ok(())
-        }
-    })
+    let kept = generators.values_mut();
+    let on_devices: Vec<Generator> = kept
+        .filter_map(|kept| match kept {
+            Kept::OnDevice(generator) => Some(generator.clone()),
+            Kept::OnHost(state) => {
+                *state = vec![seed, 0];
+                None
+            }
+        })
+        .collect();
+    // The thread that has a state pending may draw before it can be waited for.
+    drop(generators);
+    on_devices.iter().try_for_each(|g| g.manual_seed(seed))
 }
