@@ -109,8 +109,8 @@ impl Storage {
     }
 
     /// Whether a handle that is being dropped is the only one on a value just recorded by the calling
-    /// thread, which then keeps it for the next value. Nothing is kept alive by that but the storage:
-    /// it holds no buffer and no history.
+    /// thread, which then keeps it for the next value. Nothing is kept alive by that but the storage: it
+    /// holds no history, and a buffer only where another thread computed the value at that very moment.
     #[inline]
     pub(crate) fn is_spent_by_drop(self: &Arc<Self>) -> bool {
         self.owner.load(Ordering::Relaxed) == thread_token()

@@ -28,8 +28,8 @@ pub(super) fn fill(
         memory::note(value, node.entry.name, node.location);
         if let Some(storage) = &recording.storages[index as usize] {
             let mut contents = storage.lock();
-            // Its owner may have rebound it while another thread ran this.
-            if storage.slot() == Slot::new(recording.epoch, index) {
+            // Its owner may have rebound or dropped it while another thread ran this.
+            if storage.slot() == Slot::new(recording.epoch, index) && Storage::is_held(storage) {
                 contents.value = Value::Ready(value.clone());
                 storage.set_slot(Slot::NONE);
             }

@@ -169,7 +169,12 @@ impl Trace {
     /// of it. `f` must not ask for a trace that the thread may lack.
     #[inline]
     fn with_known<T>(device: Device, f: impl FnOnce(&Mine) -> T) -> Option<T> {
-        TRACES.with_borrow(|OfThread(traces)| Some(f(traces.get(device.number())?.as_ref()?)))
+        // As a thread ends it has none any more.
+        let known = TRACES.try_with(|traces| {
+            let OfThread(traces) = &*traces.borrow();
+            Some(f(traces.get(device.number())?.as_ref()?))
+        });
+        known.ok().flatten()
     }
 
     fn new(device: Device) -> Arc<Trace> {

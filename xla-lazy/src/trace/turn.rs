@@ -5,10 +5,15 @@ use crate::sync;
 use crate::tensor::Tensor;
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 use xla_core::{Error, Result};
 use xla_runtime::owner_lock::thread_token;
+
+/// What another thread does with a trace that this one waits for.
+const BODY: &str = "recording a loop's body on another thread";
+const PASS: &str = "a backward pass on another thread";
+const START: &str = "starting a program on another thread";
 
 thread_local! {
     /// The backward passes that the thread is in.
@@ -20,18 +25,33 @@ impl Trace {
     ///
     /// # Errors
     /// [`Error::InBody`] while the calling thread records a region, [`Error::Deadline`] when another
-    /// one does, or goes through the trace backwards, for too long.
+    /// one does, goes through the trace backwards, or starts a program, for too long.
     pub(crate) fn serial(&self) -> Result<MutexGuard<'_, ()>> {
-        loop {
-            if self.region.load(Ordering::Acquire) != 0 || self.is_others_pass() {
-                self.await_turn()?;
+        let mut serial = None;
+        wait_while(|| {
+            match self.region.load(Ordering::Acquire) {
+                0 => {}
+                thread if thread == thread_token() => return Err(self.in_body()),
+                _ => return Ok(Some(BODY)),
             }
-            let serial = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
-            // A pass may have begun since; from here on one waits for the lock.
-            if !self.is_others_pass() {
-                return Ok(serial);
-            }
-        }
+            serial = match self.syncing.try_lock() {
+                Ok(serial) => Some(serial),
+                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => return Ok(Some(START)),
+            };
+            // From here on a pass that is about to begin waits for the lock.
+            Ok(match self.is_others_pass() {
+                true => {
+                    serial = None;
+                    Some(PASS)
+                }
+                false => None,
+            })
+        })?;
+        serial.ok_or_else(|| Error::Internal {
+            what: "sync",
+            expected: "the lock that was waited for".into(),
+        })
     }
 
     /// Whether another thread goes through the trace backwards, and this one can wait for it: two that
@@ -39,16 +59,6 @@ impl Trace {
     fn is_others_pass(&self) -> bool {
         let thread = self.pass.load(Ordering::Acquire);
         thread != 0 && thread != thread_token() && PASSES.get() == 0
-    }
-
-    #[cold]
-    fn await_turn(&self) -> Result<()> {
-        wait_while(|| match self.region.load(Ordering::Acquire) {
-            thread if thread == thread_token() => Err(self.in_body()),
-            0 if self.is_others_pass() => Ok(Some("a backward pass on another thread")),
-            0 => Ok(None),
-            _ => Ok(Some("recording a loop's body on another thread")),
-        })
     }
 
     fn in_body(&self) -> Error {
@@ -65,6 +75,9 @@ impl Trace {
 
 /// Waits for what another thread does, for as long as `doing` names it.
 fn wait_while(mut doing: impl FnMut() -> Result<Option<&'static str>>) -> Result<()> {
+    if doing()?.is_none() {
+        return Ok(());
+    }
     let patience = sync::deadline();
     let end = Instant::now() + patience;
     while let Some(what) = doing()? {
@@ -105,17 +118,17 @@ impl Undisturbed {
                 if std::mem::take(&mut keeps) {
                     pass.store(0, Ordering::Release);
                 }
-                return Ok(Some("recording a loop's body on another thread"));
+                return Ok(Some(BODY));
             }
             let begin = || pass.compare_exchange(0, thread, Ordering::AcqRel, Ordering::Acquire);
             keeps = keeps || begin().is_ok();
             if !keeps {
                 let others = trace.is_others_pass();
-                return Ok(others.then_some("a backward pass on another thread"));
+                return Ok(others.then_some(PASS));
             }
             // Who is cutting it now may finish. Inside a region nobody is.
             let is_cut = || matches!(trace.syncing.try_lock(), Err(TryLockError::WouldBlock));
-            Ok((region == 0 && is_cut()).then_some("starting a program on another thread"))
+            Ok((region == 0 && is_cut()).then_some(START))
         });
         if let Err(error) = waited {
             if keeps {

@@ -277,6 +277,12 @@ impl Generator {
         operands: &[Operand<'_>],
         at: &'static Location<'static>,
     ) -> Result<Tensor> {
+        // As with the state: nothing is waited for with the turn taken.
+        for operand in operands {
+            if let Operand::Tensor(tensor) = operand {
+                trace::claim(O::NAME, tensor, at)?;
+            }
+        }
         let _turn = self.take_turn(O::NAME, at)?;
         let state = Operand::Tensor(&self.state);
         let mut all = smallvec::SmallVec::<[Operand<'_>; 4]>::from_elem(state, 1);
