@@ -269,10 +269,15 @@ fn any_pending_in(operands: &[Operand<'_>], trace: &Arc<Trace>) -> bool {
     })
 }
 
+/// The trace of another thread that a tensor is pending in.
+fn others_trace(tensor: &Tensor) -> Option<Arc<Trace>> {
+    let pending = tensor.storage.pending_in();
+    pending.filter(|trace| trace.owner() != thread_token())
+}
+
 /// Whether a tensor is pending in another thread's trace.
 pub(crate) fn is_others(tensor: &Tensor) -> bool {
-    let pending = tensor.storage.pending_in();
-    pending.is_some_and(|trace| trace.owner() != thread_token())
+    others_trace(tensor).is_some()
 }
 
 /// Runs what another thread has recorded of a tensor, so that what this one makes of it is its own.
@@ -281,9 +286,7 @@ pub(crate) fn claim(
     tensor: &Tensor,
     location: &'static Location<'static>,
 ) -> Result<()> {
-    while let Some(trace) = tensor.storage.pending_in()
-        && trace.owner() != thread_token()
-    {
+    while let Some(trace) = others_trace(tensor) {
         flush_foreign(op, &trace, recorder(location))?;
     }
     Ok(())

@@ -17,6 +17,13 @@ use crate::view::{Strides, ViewRule};
 use std::panic::Location;
 use xla_core::{Dims, Error, Result, Shape};
 
+/// `input` with another length of one axis.
+fn with_length(input: Ty, axis: usize, len: usize) -> Ty {
+    let mut dims: Dims = input.shape().dims().into();
+    dims[axis] = len;
+    ty(input.dtype(), &Shape::from(dims))
+}
+
 /// `len` elements of one axis from a start that is data.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Narrow {
@@ -56,9 +63,7 @@ impl Operator for Narrow {
 
     fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
         let input = inputs[0].tensor(Self::NAME)?;
-        let mut dims: Dims = input.shape().dims().into();
-        dims[self.axis] = self.len;
-        Ok(ty(input.dtype(), &Shape::from(dims)))
+        Ok(with_length(input, self.axis, self.len))
     }
 
     fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
@@ -149,9 +154,8 @@ impl Operator for Stride {
 
     fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
         let input = only(Self::NAME, inputs)?;
-        let mut dims: Dims = input.shape().dims().into();
-        dims[self.axis] = dims[self.axis].div_ceil(self.step);
-        Ok(ty(input.dtype(), &Shape::from(dims)))
+        let shown = input.shape()[self.axis].div_ceil(self.step);
+        Ok(with_length(input, self.axis, shown))
     }
 
     fn lower(&self, f: &mut Func, inputs: &[Value], _: Ty) -> Result<Value> {

@@ -4,12 +4,13 @@
 //! gradients of all parts are summed in one pass, while parts whose start is data are put into an array
 //! of zeros one after the other.
 
-use super::super::{only, where_shown_and_beside};
+use super::super::only;
+use super::{Narrow, with_length};
 use crate::Tensor;
 use crate::op::{Derivative, InputType, Number, Operator, Saves, entry};
 use crate::stablehlo::{Func, Value};
 use crate::trace::record_op;
-use crate::ty::{Ty, ty};
+use crate::ty::Ty;
 use crate::view::{Strides, ViewRule};
 use xla_core::{Dims, Result, Shape};
 
@@ -22,24 +23,16 @@ struct Part {
 }
 
 impl Part {
-    /// The part of `x` from here to there.
-    fn of(&self, f: &mut Func, x: Value, from: usize, to: usize) -> Value {
-        let rank = x.shape().rank();
-        let mut start = Dims::from_elem(0, rank);
-        let mut limit: Dims = x.shape().dims().into();
-        (start[self.axis], limit[self.axis]) = (from, to);
-        f.slice(x, &start, &limit, &Dims::from_elem(1, rank))
-    }
-
     fn end(&self) -> usize {
         self.start + self.len
     }
-}
 
-fn with_length(input: Ty, axis: usize, len: usize) -> Ty {
-    let mut dims: Dims = input.shape().dims().into();
-    dims[axis] = len;
-    ty(input.dtype(), &Shape::from(dims))
+    /// The same part with a start that is data, and the start.
+    fn narrow(&self) -> (Narrow, Number) {
+        let (axis, len) = (self.axis, self.len);
+        let start = i64::try_from(self.start).unwrap_or(i64::MAX);
+        (Narrow { axis, len }, Number::Int(start))
+    }
 }
 
 impl Operator for Part {
@@ -61,7 +54,12 @@ impl Operator for Part {
     }
 
     fn lower(&self, f: &mut Func, inputs: &[Value], _: Ty) -> Result<Value> {
-        Ok(self.of(f, inputs[0], self.start, self.end()))
+        let x = inputs[0];
+        let rank = x.shape().rank();
+        let mut start = Dims::from_elem(0, rank);
+        let mut limit: Dims = x.shape().dims().into();
+        (start[self.axis], limit[self.axis]) = (self.start, self.end());
+        Ok(f.slice(x, &start, &limit, &Dims::from_elem(1, rank)))
     }
 
     fn view(&self) -> Option<&dyn ViewRule> {
@@ -71,8 +69,8 @@ impl Operator for Part {
 
 impl ViewRule for Part {
     fn write(&self, input: &Tensor, value: &Tensor, _: &[Number]) -> Result<Tensor> {
-        let update = PartUpdate { part: self.clone() };
-        record_op(update, &[input.into(), value.into()])
+        let (narrow, start) = self.narrow();
+        narrow.write(input, value, &[start])
     }
 
     fn strides(&self, _: &Shape, strides: &[i64], _: &Shape) -> Option<Strides> {
@@ -80,8 +78,8 @@ impl ViewRule for Part {
     }
 
     fn offset(&self, strides: &[i64], _: &[Number]) -> i64 {
-        let start = i64::try_from(self.start).unwrap_or(i64::MAX);
-        start.saturating_mul(strides[self.axis])
+        let (narrow, start) = self.narrow();
+        narrow.offset(strides, &[start])
     }
 }
 
@@ -115,37 +113,6 @@ impl Operator for Placed {
             on_axis(self.size - self.part.end()),
         );
         Ok(f.pad(inputs[0], zero, &low, &high, &on_axis(0)))
-    }
-}
-
-/// The first operand with its part replaced by the second.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct PartUpdate {
-    part: Part,
-}
-
-impl Operator for PartUpdate {
-    const NAME: &'static str = "part_update";
-    const DERIVATIVE: Derivative<Self> = Derivative::Rule {
-        saves: Saves::NONE,
-        rule: |op, vjp| where_shown_and_beside(vjp, op.part.clone(), op.clone()),
-    };
-
-    fn infer(&self, inputs: &[InputType]) -> Result<Ty> {
-        inputs[0].tensor(Self::NAME)
-    }
-
-    fn lower(&self, f: &mut Func, inputs: &[Value], out: Ty) -> Result<Value> {
-        let zero = f.constant_int(xla_core::DType::I64, &Shape::scalar(), 0);
-        let start = f.constant_int(
-            xla_core::DType::I64,
-            &Shape::scalar(),
-            self.part.start as i64,
-        );
-        let starts: Vec<Value> = (0..out.rank())
-            .map(|i| if i == self.part.axis { start } else { zero })
-            .collect();
-        Ok(f.dynamic_update_slice(inputs[0], inputs[1], &starts))
     }
 }
 
